@@ -1,0 +1,103 @@
+"""What an algorithm is to the rest of the system: three Protocols, for the learner, the actor and the evaluator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+Observation = npt.NDArray[np.generic] | dict[str, npt.NDArray[np.generic]]
+"""[B, *shape], or a dict of such arrays, one for each column `obs/KEY`, by KEY."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingBatch:
+    """One batch as the learner sees it; B rows.
+
+    Attributes:
+        obs: [B, ...].
+        action: [B, ...], in the environment's scale.
+        reward: [B] float32, the n-step sum.
+        next_obs: [B, ...], k steps later.
+        discount: [B] float32, gamma^k, or 0 where the window ended in termination.
+        weight: [B] float32 importance weights in (0, 1].
+        extras: the algorithm's extra columns by name.
+    """
+
+    obs: Observation
+    action: npt.NDArray[np.generic]
+    reward: npt.NDArray[np.float32]
+    next_obs: Observation
+    discount: npt.NDArray[np.float32]
+    weight: npt.NDArray[np.float32]
+    extras: Mapping[str, npt.NDArray[np.generic]]
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateOutcome:
+    """What one update gives back.
+
+    Attributes:
+        magnitudes: [B] float64, |TD error| from the unweighted error; >= 0.
+        figures: name -> value, for the metrics (see parl_mq.metrics).
+        was_skipped: the loss was not finite, and nothing was changed.
+    """
+
+    magnitudes: npt.NDArray[np.float64]
+    figures: Mapping[str, float]
+    was_skipped: bool = False
+
+
+class Trainer(Protocol):
+    """The learner's half of an algorithm. Lives in one thread."""
+
+    num_updates: int
+
+    def update(self, batch: TrainingBatch) -> UpdateOutcome:
+        """One gradient step."""
+
+    def policy_weights(self) -> dict[str, torch.Tensor]:
+        """What a policy needs to act; CPU copies that later updates do not touch."""
+
+    def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """Everything needed to go on exactly: tensors (networks, targets, optimizer), and plain JSON values."""
+
+    def load_state(self, tensors: Mapping[str, torch.Tensor], values: Mapping[str, Any]) -> None:
+        """Takes back what `state` gave.
+
+        Raises:
+            SnapshotError: a tensor is missing, unknown or of another shape. Nothing is changed then.
+        """
+
+
+class Policy(Protocol):
+    """The actor's and the evaluator's half: CPU only, one thread."""
+
+    def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Acts with these from now on."""
+
+    def act(self, obs: Observation, rng: np.random.Generator) -> npt.NDArray[np.generic]:
+        """[M, ...] exploring actions for M environments, of the action space's dtype, in the environment's scale."""
+
+    def act_greedily(self, obs: Observation) -> npt.NDArray[np.generic]:
+        """[M, ...] actions without exploration."""
+
+
+class Algorithm(Protocol):
+    """The module-level face of an algorithm; see parl_mq.algorithms.registry."""
+
+    def make_trainer(self, config: Any, spaces: Any, seed: int, device: torch.device) -> Trainer:
+        """A fresh trainer.
+
+        Args:
+            config: the algorithm's settings (the `algorithm` section of the run's config).
+            spaces: parl_mq.rollout-independent description of the spaces, see parl_mq.algorithms.spaces.
+            seed: of the network's first weights and of whatever else is drawn.
+        """
+
+    def make_policy(self, config: Any, spaces: Any, exploration: npt.NDArray[np.float64]) -> Policy:
+        """A policy for M environments; `exploration` [M] holds each one's place on the exploration ladder."""

@@ -1,0 +1,87 @@
+"""The error tree: what went wrong, and the exit code a process ends with because of it."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+EXIT_OK: Final = 0
+EXIT_USAGE: Final = 2
+EXIT_UNAVAILABLE: Final = 69
+EXIT_INTERNAL: Final = 70
+EXIT_TEMPORARY: Final = 75
+EXIT_NOT_ALLOWED: Final = 77
+EXIT_CONFIG: Final = 78
+EXIT_INTERRUPTED: Final = 130
+
+
+class ParlError(Exception):
+    """Base of every error that parl_mq raises on purpose."""
+
+    exit_code: ClassVar[int] = EXIT_INTERNAL
+
+
+class ConfigError(ParlError):
+    """A setting from a file or the environment is unknown, of the wrong type, or impossible."""
+
+    exit_code = EXIT_CONFIG
+
+
+class UsageError(ConfigError):
+    """The same fault in a command-line argument."""
+
+    exit_code = EXIT_USAGE
+
+
+class EnvironmentFault(ParlError):
+    """A gymnasium environment cannot be made or broke its contract."""
+
+    exit_code = EXIT_CONFIG
+
+
+class MemoryRefused(ParlError):
+    """A table would not fit in memory; the message shows the sum."""
+
+    exit_code = EXIT_CONFIG
+
+
+class WireError(ParlError):
+    """Bytes from a peer do not make a valid message."""
+
+
+class ChannelClosed(ParlError):
+    """The channel was closed while something waited on it."""
+
+    exit_code = EXIT_TEMPORARY
+
+
+class PeerTimeout(ParlError):
+    """A peer did not answer within the time that was given."""
+
+    exit_code = EXIT_UNAVAILABLE
+
+
+class Refused(ParlError):
+    """A peer refused this node and said why."""
+
+    def __init__(self, reason: str, exit_code: int = EXIT_CONFIG) -> None:
+        super().__init__(reason)
+        self.refusal_code = exit_code
+
+
+class SnapshotError(ParlError):
+    """A checkpoint or snapshot is damaged, foreign or incomplete."""
+
+    exit_code = EXIT_CONFIG
+
+
+class NodeFailed(ParlError):
+    """A node of the run ended without being asked to."""
+
+
+def exit_code_of(error: BaseException) -> int:
+    """The process exit code that `error` stands for."""
+    if isinstance(error, Refused):
+        return error.refusal_code
+    if isinstance(error, ParlError):
+        return error.exit_code
+    return EXIT_INTERNAL

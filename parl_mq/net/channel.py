@@ -1,0 +1,85 @@
+"""What the services need from a network: two Protocols, with a ZeroMQ and an in-memory implementation.
+
+A channel moves frames and never decodes them. It belongs to the loop's thread.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import Protocol
+
+Frame = bytes | bytearray | memoryview
+"""One frame. A sent memoryview must not change until the channel is done with it: hand it over, never reuse it."""
+PeerId = bytes
+"""Opaque routing id of one connection to a server channel; never an identity."""
+
+
+class LinkEvent(enum.Enum):
+    """What the monitor saw on a client channel's connection."""
+
+    CONNECTED = "connected"  # handshake done; also after a reconnect
+    DISCONNECTED = "disconnected"
+    REFUSED = "refused"  # the handshake failed: wrong key, wrong mechanism
+
+
+class SendOutcome(enum.Enum):
+    """What became of a message given to a server channel."""
+
+    SENT = "sent"
+    FULL = "full"  # the peer's queue is full: keep the message and try again when it has read
+    GONE = "gone"  # no such peer: drop the message
+
+
+class ClientChannel(Protocol):
+    """The connecting end (DEALER)."""
+
+    def try_send(self, frames: Sequence[Frame]) -> bool:
+        """Hands the message to the transport without waiting.
+
+        Returns:
+            False when there is no peer or its queue is full; nothing was sent then.
+        """
+
+    async def send(self, frames: Sequence[Frame]) -> None:
+        """Waits until the message can be handed over, and does so.
+
+        Raises:
+            ChannelClosed: the channel was closed meanwhile.
+        """
+
+    async def receive_many(self) -> list[list[memoryview]]:
+        """Waits for at least one message and returns all that are ready (64 at most), each a list of frames.
+
+        A frame stays valid as long as a view on it lives.
+
+        Raises:
+            ChannelClosed: the channel was closed meanwhile.
+        """
+
+    async def next_event(self) -> LinkEvent:
+        """Waits for the next change of the connection. Events queue up; none is lost."""
+
+    def close(self, linger_s: float = 1.0) -> None:
+        """Closes the channel; unsent messages are given `linger_s` to leave."""
+
+
+class ServerChannel(Protocol):
+    """The binding end (ROUTER)."""
+
+    @property
+    def endpoint(self) -> str:
+        """The bound address, with the real port where 0 was asked for."""
+
+    def try_send(self, peer: PeerId, frames: Sequence[Frame]) -> SendOutcome:
+        """Hands the message for `peer` to the transport without waiting; nothing is sent unless SENT."""
+
+    async def receive_many(self) -> list[tuple[PeerId, list[memoryview]]]:
+        """Waits for at least one message and returns all that are ready (64 at most), each with its peer.
+
+        Raises:
+            ChannelClosed: the channel was closed meanwhile.
+        """
+
+    def close(self, linger_s: float = 1.0) -> None:
+        """Closes the channel; unsent messages are given `linger_s` to leave."""

@@ -1,0 +1,175 @@
+"""What a table's rows hold: names, shapes and dtypes of the columns, and the types that several layers share."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import gymnasium
+
+DTYPES: Final = frozenset(
+    {
+        "bool",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "uint8",
+        "uint16",
+        "uint32",
+        "uint64",
+        "float16",
+        "float32",
+        "float64",
+    }
+)
+"""Every dtype that may be stored or sent; anything else is refused at both ends."""
+
+MAX_DIMENSIONS: Final = 8
+STEP_COLUMNS: Final = ("reward", "terminated", "truncated")
+
+
+class WeightsVersion(NamedTuple):
+    """A version of the policy's weights; ordered, so that a restarted learner is never older.
+
+    Attributes:
+        generation: given by the hub to each learner epoch; grows by one at each.
+        counter: publications within the generation, from 0.
+    """
+
+    generation: int
+    counter: int
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table: an array of `shape` and `dtype` in every row."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise ValueError(f"column {self.name!r}: dtype {self.dtype!r} is not one of {sorted(DTYPES)}")
+        if len(self.shape) > MAX_DIMENSIONS or any(size < 1 for size in self.shape):
+            raise ValueError(f"column {self.name!r}: shape {self.shape} must have at most 8 sizes, each >= 1")
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that one row of this column takes."""
+        return prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True)
+class TableSpec:
+    """The columns of a table, in order: observations, action, reward, terminated, truncated, extra ones.
+
+    An observation is the column `obs`, or several named `obs/KEY` where the space is a Dict or a Tuple;
+    likewise `action`. `reward` is float32, `terminated` and `truncated` are bool, all of shape ().
+    """
+
+    columns: tuple[Column, ...]
+
+    def __post_init__(self) -> None:
+        names = [column.name for column in self.columns]
+        if len(set(names)) != len(names):
+            raise ValueError(f"column names repeat: {names}")
+        missing = [name for name in STEP_COLUMNS if name not in names]
+        if missing or not self.observation_names or not self.action_names:
+            raise ValueError(f"a table needs obs, action, {', '.join(STEP_COLUMNS)}; got {names}")
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, tuple[tuple[int, ...], np.dtype | type | str]]) -> TableSpec:
+        """A spec from name -> (shape, dtype); the step columns are added where they are not named."""
+        given = [Column(name, tuple(shape), np.dtype(dtype).name) for name, (shape, dtype) in arrays.items()]
+        step = [
+            Column(name, (), "float32" if name == "reward" else "bool")
+            for name in STEP_COLUMNS
+            if name not in arrays
+        ]
+        is_step_input = [_is_part_of(column.name, "obs") or _is_part_of(column.name, "action") for column in given]
+        inputs = [column for column, is_input in zip(given, is_step_input, strict=True) if is_input]
+        extras = [column for column, is_input in zip(given, is_step_input, strict=True) if not is_input]
+        return cls(tuple(sorted(inputs, key=lambda column: not _is_part_of(column.name, "obs")) + step + extras))
+
+    @classmethod
+    def from_rows(cls, rows: Iterable[tuple[str, Iterable[int], str]]) -> TableSpec:
+        """The spec that `rows()` of another one described."""
+        return cls(tuple(Column(name, tuple(shape), dtype) for name, shape, dtype in rows))
+
+    def rows(self) -> list[tuple[str, list[int], str]]:
+        """Plain (name, shape, dtype) triples, for messages and files."""
+        return [(column.name, list(column.shape), column.dtype) for column in self.columns]
+
+    def extended(self, extra: Iterable[Column]) -> TableSpec:
+        """This spec with an algorithm's extra columns behind its own."""
+        return TableSpec((*self.columns, *extra))
+
+    def __getitem__(self, name: str) -> Column:
+        return self._by_name[name]
+
+    @cached_property
+    def _by_name(self) -> dict[str, Column]:
+        return {column.name: column for column in self.columns}
+
+    @cached_property
+    def observation_names(self) -> tuple[str, ...]:
+        """Names of the observation's columns."""
+        return tuple(column.name for column in self.columns if _is_part_of(column.name, "obs"))
+
+    @cached_property
+    def action_names(self) -> tuple[str, ...]:
+        """Names of the action's columns."""
+        return tuple(column.name for column in self.columns if _is_part_of(column.name, "action"))
+
+    @cached_property
+    def row_bytes(self) -> int:
+        """Bytes of one row's columns, without padding."""
+        return sum(column.num_bytes for column in self.columns)
+
+    @cached_property
+    def digest(self) -> str:
+        """16 hex digits that two nodes compare before they exchange rows."""
+        return hashlib.sha256(json.dumps(self.rows()).encode()).hexdigest()[:16]
+
+
+def _is_part_of(name: str, group: str) -> bool:
+    return name == group or name.startswith(group + "/")
+
+
+def spec_of(env: gymnasium.Env | gymnasium.vector.VectorEnv) -> TableSpec:
+    """The table spec of an environment's single observation and action spaces.
+
+    Raises:
+        ValueError: a space is not made of Box, Discrete, MultiBinary, MultiDiscrete, Dict and Tuple.
+    """
+    observation = getattr(env, "single_observation_space", env.observation_space)
+    action = getattr(env, "single_action_space", env.action_space)
+    return TableSpec.of({**dict(_leaves("obs", observation)), **dict(_leaves("action", action))})
+
+
+def _leaves(name: str, space: gymnasium.Space) -> Iterable[tuple[str, tuple[tuple[int, ...], np.dtype]]]:
+    from gymnasium import spaces
+
+    if isinstance(space, spaces.Dict):
+        for key, inner in space.spaces.items():
+            yield from _leaves(f"{name}/{key}", inner)
+    elif isinstance(space, spaces.Tuple):
+        for index, inner in enumerate(space.spaces):
+            yield from _leaves(f"{name}/{index}", inner)
+    elif isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiBinary | spaces.MultiDiscrete):
+        yield name, (space.shape, np.dtype(space.dtype))
+    else:
+        raise ValueError(
+            f"{name}: {type(space).__name__} is not supported; supported are Box, Discrete, MultiBinary, "
+            "MultiDiscrete, and Dict and Tuple of them"
+        )

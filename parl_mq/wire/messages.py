@@ -1,0 +1,486 @@
+"""Every message of the system, grouped by socket, with one union per receiver.
+
+A message is the header; arrays travel in the slab behind it. Where a message carries arrays, its docstring lists
+them by name, shape and dtype. Fields are added with a default, never reordered or reused.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveInt
+
+PROTOCOL_VERSION: Final = 1
+CHUNK_BYTES: Final = 256 * 1024
+"""Weights travel in chunks of this size, so that a large network never blocks heartbeats."""
+
+Role = Literal["hub", "replay", "learner", "actor", "evaluator", "supervisor"]
+Name = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_.:-]+$")]
+Text = Annotated[str, Field(max_length=2000)]
+Epoch = Annotated[int, Field(ge=0, lt=2**63)]
+Sequence = Annotated[int, Field(ge=0, lt=2**63)]
+Version = tuple[Annotated[int, Field(ge=0, lt=2**32)], Annotated[int, Field(ge=0, lt=2**32)]]
+ColumnRow = tuple[Annotated[str, Field(max_length=200)], list[PositiveInt], Annotated[str, Field(max_length=16)]]
+Columns = Annotated[list[ColumnRow], Field(max_length=256)]
+
+
+class Message(BaseModel):
+    """Base of all messages: immutable, no unknown fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+# ---- control: every node <-> hub -------------------------------------------------------------------------------
+
+
+class Hello(Message):
+    """Node -> hub: I am here; also after a reconnect, and as the answer to SayHello.
+
+    Attributes:
+        epoch: grows with every start of a process of this name; tells a restarted node from the old one.
+        run_id: None at the first Hello; afterwards the run that this node belongs to.
+        data_endpoint: where a replay node has bound its data socket; None for other roles.
+    """
+
+    kind: Literal["hello"] = "hello"
+    protocol: int
+    role: Role
+    name: Name
+    epoch: Epoch
+    pid: PositiveInt
+    host: Text
+    run_id: Text | None = None
+    data_endpoint: Text | None = None
+
+
+class SpecOffer(Message):
+    """Node that has built the environment -> hub: the table's columns. The hub fixes the first one of a run."""
+
+    kind: Literal["spec_offer"] = "spec_offer"
+    columns: Columns
+    digest: Text
+
+
+class TableOpened(Message):
+    """Replay -> hub: the table is ready to be filled.
+
+    Attributes:
+        num_bytes: memory that the table takes.
+        num_rows: physical rows, dead ones included.
+    """
+
+    kind: Literal["table_opened"] = "table_opened"
+    table: Name
+    num_bytes: NonNegativeInt
+    num_rows: NonNegativeInt
+
+
+class TableRefused(Message):
+    """Replay -> hub: the table cannot be opened here; the run ends with this reason."""
+
+    kind: Literal["table_refused"] = "table_refused"
+    table: Name
+    reason: Text
+
+
+class Heartbeat(Message):
+    """Node -> hub, once a second: I am healthy.
+
+    Attributes:
+        progress: grows whenever the node's work loop got something done.
+        state: one word for the progress view, such as `stepping`, `updating`, `waiting`.
+        waiting_for: what is waited for, in words, or None.
+        counters: name of a metric -> its value since the process started (see parl_mq.metrics).
+    """
+
+    kind: Literal["heartbeat"] = "heartbeat"
+    sequence: Sequence
+    progress: NonNegativeInt
+    state: Text
+    waiting_for: Text | None = None
+    counters: dict[str, float] = Field(default_factory=dict, max_length=500)
+
+
+class EpisodesFinished(Message):
+    """Actor -> hub: episodes that ended; raw returns of the exploring policy.
+
+    Attributes:
+        returns: undiscounted sum of rewards of each episode.
+        lengths: steps of each.
+        env_steps: steps that this actor had taken when it sent this.
+    """
+
+    kind: Literal["episodes_finished"] = "episodes_finished"
+    returns: list[float] = Field(max_length=10_000)
+    lengths: list[PositiveInt] = Field(max_length=10_000)
+    env_steps: NonNegativeInt
+
+
+class EvaluationFinished(Message):
+    """Evaluator -> hub: full greedy episodes with one version of the weights.
+
+    Attributes:
+        updates: learner updates in that version.
+        duration_s: seconds that the evaluation took.
+    """
+
+    kind: Literal["evaluation_finished"] = "evaluation_finished"
+    version: Version
+    updates: NonNegativeInt
+    returns: list[float] = Field(min_length=1, max_length=10_000)
+    lengths: list[PositiveInt] = Field(min_length=1, max_length=10_000)
+    duration_s: NonNegativeFloat
+
+
+class StopRequest(Message):
+    """Supervisor -> hub: end the run in order, for this reason."""
+
+    kind: Literal["stop_request"] = "stop_request"
+    reason: Text
+    interrupted: bool = False
+
+
+class Goodbye(Message):
+    """Node -> hub: the last message, with the final counters.
+
+    Attributes:
+        error: None after an orderly stop, else what ended the node.
+    """
+
+    kind: Literal["goodbye"] = "goodbye"
+    counters: dict[str, float] = Field(default_factory=dict, max_length=500)
+    error: Text | None = None
+
+
+class Welcome(Message):
+    """Hub -> node: all that the node needs to work.
+
+    Attributes:
+        index: this node's index among its role, the same after a reconnect.
+        config: the run's resolved configuration, without the section `node`.
+        generation: of the weights that a learner publishes; 0 for other roles.
+        weights_endpoint: the hub's weights socket.
+    """
+
+    kind: Literal["welcome"] = "welcome"
+    run_id: Text
+    index: NonNegativeInt
+    config: dict[str, Any]
+    generation: NonNegativeInt
+    weights_endpoint: Text
+    heartbeat_s: Annotated[float, Field(gt=0)]
+
+
+class HelloRefused(Message):
+    """Hub -> node: you may not join; end with this exit code."""
+
+    kind: Literal["hello_refused"] = "hello_refused"
+    reason: Text
+    exit_code: int
+
+
+class SayHello(Message):
+    """Server -> client: I do not know this route (any more): say Hello, or Attach, again."""
+
+    kind: Literal["say_hello"] = "say_hello"
+
+
+class RunState(Message):
+    """Hub -> every node, at its Hello and at each change: what has been settled so far.
+
+    Attributes:
+        columns: the table's columns, or None while no node has offered a spec.
+        replay_endpoints: data sockets of the replay nodes whose table is open, by index.
+    """
+
+    kind: Literal["run_state"] = "run_state"
+    columns: Columns | None
+    digest: Text | None
+    replay_endpoints: list[Text] = Field(max_length=256)
+
+
+class OpenTable(Message):
+    """Hub -> replay: make the table ready (its settings stand in the run's config)."""
+
+    kind: Literal["open_table"] = "open_table"
+    table: Name
+    columns: Columns
+    digest: Text
+
+
+class HeartbeatSeen(Message):
+    """Hub -> node: the answer to a heartbeat, so that a node notices a hub that is gone."""
+
+    kind: Literal["heartbeat_seen"] = "heartbeat_seen"
+    sequence: Sequence
+
+
+class Stop(Message):
+    """Hub -> node: finish what is under way, say Goodbye and end with code 0."""
+
+    kind: Literal["stop"] = "stop"
+    reason: Text
+
+
+class RunProgress(Message):
+    """Hub -> supervisor, twice a second: the figures of the progress view and of the final result.
+
+    Attributes:
+        phase: `starting`, `filling`, `training`, `stopping` or `done`.
+        nodes: one (name, state, waiting_for) for each node.
+        figures: name -> value, see parl_mq.metrics; absent while unknown, never NaN.
+        error: what made the run fail, or None.
+    """
+
+    kind: Literal["run_progress"] = "run_progress"
+    phase: Text
+    nodes: list[tuple[Text, Text, Text | None]] = Field(max_length=10_000)
+    figures: dict[str, float] = Field(max_length=500)
+    reached: bool = False
+    error: Text | None = None
+
+
+# ---- weights: learner, actor, evaluator <-> hub ----------------------------------------------------------------
+# Both hand-overs, learner -> hub and hub -> actor, use the same three messages: whoever has the weights announces
+# a version, whoever wants it asks for its chunks one by one.
+
+
+class WeightsWanted(Message):
+    """Actor, evaluator -> hub: tell me of a version newer than this; held until there is one.
+
+    Attributes:
+        newer_than: the version in hand, or None for any.
+        min_updates: only a version with at least this many learner updates will do.
+        keep: the hub keeps the version until its evaluation is reported.
+    """
+
+    kind: Literal["weights_wanted"] = "weights_wanted"
+    newer_than: Version | None = None
+    min_updates: NonNegativeInt = 0
+    keep: bool = False
+
+
+class WeightsAnnounced(Message):
+    """Learner -> hub, hub -> actor and evaluator: this version is here, ask for its chunks.
+
+    Attributes:
+        updates: learner updates in this version.
+        num_bytes: of the whole snapshot; it has ceil(num_bytes / CHUNK_BYTES) chunks.
+        digest: SHA-256 of the snapshot, hexadecimal.
+    """
+
+    kind: Literal["weights_announced"] = "weights_announced"
+    version: Version
+    updates: NonNegativeInt
+    num_bytes: PositiveInt
+    digest: Text
+
+
+class ChunkWanted(Message):
+    """Whoever fetches -> whoever announced: send this chunk."""
+
+    kind: Literal["chunk_wanted"] = "chunk_wanted"
+    version: Version
+    chunk: NonNegativeInt
+
+
+class WeightsChunk(Message):
+    """The answer to ChunkWanted. Arrays: bytes [<= CHUNK_BYTES] uint8."""
+
+    kind: Literal["weights_chunk"] = "weights_chunk"
+    version: Version
+    chunk: NonNegativeInt
+
+
+class VersionGone(Message):
+    """The answer to ChunkWanted for a version that is no longer kept: ask for a newer one."""
+
+    kind: Literal["version_gone"] = "version_gone"
+    version: Version
+
+
+# ---- data: actor, learner <-> replay ---------------------------------------------------------------------------
+
+
+class Attach(Message):
+    """Actor, learner -> replay: opens each connection, and answers SayHello."""
+
+    kind: Literal["attach"] = "attach"
+    protocol: int
+    run_id: Text
+    role: Role
+    name: Name
+    epoch: Epoch
+    table: Name
+    digest: Text
+
+
+class Attached(Message):
+    """Replay -> actor, learner: you may send.
+
+    Attributes:
+        ring_id: changes when the ring was made anew: rows acknowledged by another ring are not here.
+        last_sequence: the last contiguous sequence number of this (name, epoch), or None.
+        credit_rows: live rows that this epoch may have sent in all, absolute; 0 for a learner.
+        credit_bytes: the same in bytes of columns.
+    """
+
+    kind: Literal["attached"] = "attached"
+    ring_id: Text
+    last_sequence: Sequence | None
+    credit_rows: NonNegativeInt
+    credit_bytes: NonNegativeInt
+
+
+class AttachRefused(Message):
+    """Replay -> actor, learner: you may not send; end with this exit code."""
+
+    kind: Literal["attach_refused"] = "attach_refused"
+    reason: Text
+    exit_code: int
+
+
+class InsertFragments(Message):
+    """Actor -> replay: store these fragments (parl_mq.replay.fragments.FragmentBatch).
+
+    Arrays: each of the table's columns [R, *shape]; lengths, num_context, num_overlap [F] int32;
+    starts_episode [F] bool; versions [F, 2] uint32; optionally priorities [num_live] float64.
+
+    Attributes:
+        sequence: grows by one per message of this (name, epoch) to this replay node.
+    """
+
+    kind: Literal["insert"] = "insert"
+    sequence: Sequence
+    table: Name
+
+
+class Credit(Message):
+    """Replay -> actor: acknowledgement and credit; may come without anything new to acknowledge.
+
+    All rows of messages up to `last_sequence` can be sampled. Credit is absolute: repeats do no harm.
+
+    Attributes:
+        last_sequence: the last contiguous sequence number stored, or None.
+        waiting_for: why there is no more credit, in words, or None.
+    """
+
+    kind: Literal["credit"] = "credit"
+    last_sequence: Sequence | None
+    credit_rows: NonNegativeInt
+    credit_bytes: NonNegativeInt
+    waiting_for: Text | None = None
+
+
+class InsertRefused(Message):
+    """Replay -> actor: nothing of this message was stored, and sending it again will not help."""
+
+    kind: Literal["insert_refused"] = "insert_refused"
+    sequence: Sequence
+    reason: Text
+
+
+class SampleRequest(Message):
+    """Learner -> replay: send me one batch; held back until the limiter allows it.
+
+    Arrays, optional, priority updates that ride along: keys [U] uint64, magnitudes [U] float64.
+
+    Attributes:
+        request_id: echoed by the reply; unique per learner process.
+        batch_size: B >= 1.
+    """
+
+    kind: Literal["sample"] = "sample"
+    request_id: Sequence
+    table: Name
+    batch_size: PositiveInt
+
+
+class SampleReply(Message):
+    """Replay -> learner: one batch.
+
+    Arrays: those of parl_mq.replay.table.Draw, [B, ...] each.
+
+    Attributes:
+        num_live: N, live rows of the table at the draw.
+        total_priority: sum of all p_i^alpha at the draw.
+        num_inserted: live rows accepted since the first draw.
+        num_drawn: rows drawn since then, this batch included.
+    """
+
+    kind: Literal["sample_reply"] = "sample_reply"
+    request_id: Sequence
+    num_live: NonNegativeInt
+    total_priority: NonNegativeFloat
+    num_inserted: NonNegativeInt
+    num_drawn: NonNegativeInt
+
+
+class SampleWaiting(Message):
+    """Replay -> learner, at most once a second: your requests are held, and why."""
+
+    kind: Literal["sample_waiting"] = "sample_waiting"
+    reason: Text
+
+
+class SampleRefused(Message):
+    """Replay -> learner: this request can never be met."""
+
+    kind: Literal["sample_refused"] = "sample_refused"
+    request_id: Sequence
+    reason: Text
+
+
+class UpdatePriorities(Message):
+    """Learner -> replay: new magnitudes, when no request is due to carry them.
+
+    Arrays: keys [U] uint64, magnitudes [U] float64.
+    """
+
+    kind: Literal["update_priorities"] = "update_priorities"
+    table: Name
+
+
+class UpdateRefused(Message):
+    """Replay -> learner: none of these priorities was applied."""
+
+    kind: Literal["update_refused"] = "update_refused"
+    reason: Text
+
+
+ToHub = Annotated[
+    Hello
+    | SpecOffer
+    | TableOpened
+    | TableRefused
+    | Heartbeat
+    | EpisodesFinished
+    | EvaluationFinished
+    | StopRequest
+    | Goodbye,
+    Field(discriminator="kind"),
+]
+FromHub = Annotated[
+    Welcome | HelloRefused | SayHello | RunState | OpenTable | HeartbeatSeen | Stop | RunProgress,
+    Field(discriminator="kind"),
+]
+Weights = Annotated[
+    WeightsWanted | WeightsAnnounced | ChunkWanted | WeightsChunk | VersionGone,
+    Field(discriminator="kind"),
+]
+ToReplay = Annotated[
+    Attach | InsertFragments | SampleRequest | UpdatePriorities,
+    Field(discriminator="kind"),
+]
+FromReplay = Annotated[
+    Attached
+    | AttachRefused
+    | SayHello
+    | Credit
+    | InsertRefused
+    | SampleReply
+    | SampleWaiting
+    | SampleRefused
+    | UpdateRefused,
+    Field(discriminator="kind"),
+]
