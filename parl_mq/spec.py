@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 if TYPE_CHECKING:
     import gymnasium
@@ -35,6 +36,9 @@ DTYPES: Final = frozenset(
 
 MAX_DIMENSIONS: Final = 8
 STEP_COLUMNS: Final = ("reward", "terminated", "truncated")
+
+WireColumn = tuple[str, list[int], str]
+WireSpace = tuple[str, list[float], list[float]]
 
 
 class WeightsVersion(NamedTuple):
@@ -69,15 +73,40 @@ class Column:
         return prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
+@dataclass(frozen=True, slots=True)
+class Space:
+    """Which values a column of observations or actions may take.
+
+    Attributes:
+        kind: the gymnasium space it was read from: `Box`, `Discrete`, `MultiDiscrete` or `MultiBinary`.
+        low: smallest values, one for all elements or one for each, in C order; a Discrete's is its start.
+        high: largest values, included.
+    """
+
+    kind: str
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+    @property
+    def num_values(self) -> int:
+        """Values of a Discrete space."""
+        return int(self.high[0] - self.low[0]) + 1
+
+
 @dataclass(frozen=True)
 class TableSpec:
     """The columns of a table, in order: observations, action, reward, terminated, truncated, extra ones.
 
     An observation is the column `obs`, or several named `obs/KEY` where the space is a Dict or a Tuple;
     likewise `action`. `reward` is float32, `terminated` and `truncated` are bool, all of shape ().
+
+    Attributes:
+        columns: in the order in which rows are described everywhere.
+        spaces: what the observation's and action's columns may hold, by name; empty where nobody has said.
     """
 
     columns: tuple[Column, ...]
+    spaces: Mapping[str, Space] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         names = [column.name for column in self.columns]
@@ -88,7 +117,7 @@ class TableSpec:
             raise ValueError(f"a table needs obs, action, {', '.join(STEP_COLUMNS)}; got {names}")
 
     @classmethod
-    def of(cls, arrays: Mapping[str, tuple[tuple[int, ...], np.dtype | type | str]]) -> TableSpec:
+    def of(cls, arrays: Mapping[str, tuple[tuple[int, ...], npt.DTypeLike]]) -> TableSpec:
         """A spec from name -> (shape, dtype); the step columns are added where they are not named."""
         given = [Column(name, tuple(shape), np.dtype(dtype).name) for name, (shape, dtype) in arrays.items()]
         step = [
@@ -96,23 +125,38 @@ class TableSpec:
             for name in STEP_COLUMNS
             if name not in arrays
         ]
-        is_step_input = [_is_part_of(column.name, "obs") or _is_part_of(column.name, "action") for column in given]
+        is_step_input = [
+            _is_part_of(column.name, "obs") or _is_part_of(column.name, "action") for column in given
+        ]
         inputs = [column for column, is_input in zip(given, is_step_input, strict=True) if is_input]
         extras = [column for column, is_input in zip(given, is_step_input, strict=True) if not is_input]
-        return cls(tuple(sorted(inputs, key=lambda column: not _is_part_of(column.name, "obs")) + step + extras))
+        return cls(
+            tuple(sorted(inputs, key=lambda column: not _is_part_of(column.name, "obs")) + step + extras)
+        )
 
     @classmethod
-    def from_rows(cls, rows: Iterable[tuple[str, Iterable[int], str]]) -> TableSpec:
-        """The spec that `rows()` of another one described."""
-        return cls(tuple(Column(name, tuple(shape), dtype) for name, shape, dtype in rows))
+    def from_wire(cls, columns: Iterable[WireColumn], spaces: Mapping[str, WireSpace]) -> TableSpec:
+        """The spec that `to_wire` of another one described.
 
-    def rows(self) -> list[tuple[str, list[int], str]]:
-        """Plain (name, shape, dtype) triples, for messages and files."""
-        return [(column.name, list(column.shape), column.dtype) for column in self.columns]
+        Raises:
+            ValueError: it is none.
+        """
+        return cls(
+            tuple(Column(name, tuple(shape), dtype) for name, shape, dtype in columns),
+            {name: Space(kind, tuple(low), tuple(high)) for name, (kind, low, high) in spaces.items()},
+        )
+
+    def to_wire(self) -> tuple[list[WireColumn], dict[str, WireSpace]]:
+        """Plain lists that describe columns and spaces, for messages and files."""
+        columns = [(column.name, list(column.shape), column.dtype) for column in self.columns]
+        spaces = {
+            name: (space.kind, list(space.low), list(space.high)) for name, space in self.spaces.items()
+        }
+        return columns, spaces
 
     def extended(self, extra: Iterable[Column]) -> TableSpec:
         """This spec with an algorithm's extra columns behind its own."""
-        return TableSpec((*self.columns, *extra))
+        return TableSpec((*self.columns, *extra), self.spaces)
 
     def __getitem__(self, name: str) -> Column:
         return self._by_name[name]
@@ -139,25 +183,27 @@ class TableSpec:
     @cached_property
     def digest(self) -> str:
         """16 hex digits that two nodes compare before they exchange rows."""
-        return hashlib.sha256(json.dumps(self.rows()).encode()).hexdigest()[:16]
+        return hashlib.sha256(json.dumps(self.to_wire()).encode()).hexdigest()[:16]
 
 
 def _is_part_of(name: str, group: str) -> bool:
     return name == group or name.startswith(group + "/")
 
 
-def spec_of(env: gymnasium.Env | gymnasium.vector.VectorEnv) -> TableSpec:
-    """The table spec of an environment's single observation and action spaces.
+def spec_of(env: gymnasium.Env[Any, Any] | gymnasium.vector.VectorEnv[Any, Any, Any]) -> TableSpec:
+    """The table spec of an environment's (single) observation and action spaces.
 
     Raises:
         ValueError: a space is not made of Box, Discrete, MultiBinary, MultiDiscrete, Dict and Tuple.
     """
     observation = getattr(env, "single_observation_space", env.observation_space)
     action = getattr(env, "single_action_space", env.action_space)
-    return TableSpec.of({**dict(_leaves("obs", observation)), **dict(_leaves("action", action))})
+    leaves = {**dict(_leaves("obs", observation)), **dict(_leaves("action", action))}
+    columns = TableSpec.of({name: (space.shape or (), space.dtype or "") for name, space in leaves.items()})
+    return TableSpec(columns.columns, {name: _bounds(space) for name, space in leaves.items()})
 
 
-def _leaves(name: str, space: gymnasium.Space) -> Iterable[tuple[str, tuple[tuple[int, ...], np.dtype]]]:
+def _leaves(name: str, space: gymnasium.Space[Any]) -> Iterable[tuple[str, gymnasium.Space[Any]]]:
     from gymnasium import spaces
 
     if isinstance(space, spaces.Dict):
@@ -167,9 +213,28 @@ def _leaves(name: str, space: gymnasium.Space) -> Iterable[tuple[str, tuple[tupl
         for index, inner in enumerate(space.spaces):
             yield from _leaves(f"{name}/{index}", inner)
     elif isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiBinary | spaces.MultiDiscrete):
-        yield name, (space.shape, np.dtype(space.dtype))
+        yield name, space
     else:
         raise ValueError(
             f"{name}: {type(space).__name__} is not supported; supported are Box, Discrete, MultiBinary, "
             "MultiDiscrete, and Dict and Tuple of them"
         )
+
+
+def _bounds(space: gymnasium.Space[Any]) -> Space:
+    from gymnasium import spaces
+
+    match space:
+        case spaces.Box():
+            return Space("Box", _shortest(space.low), _shortest(space.high))
+        case spaces.Discrete():
+            return Space("Discrete", (float(space.start),), (float(space.start + space.n - 1),))
+        case spaces.MultiDiscrete():
+            return Space("MultiDiscrete", _shortest(space.start), _shortest(space.start + space.nvec - 1))
+        case _:
+            return Space("MultiBinary", (0.0,), (1.0,))
+
+
+def _shortest(values: npt.NDArray[Any]) -> tuple[float, ...]:
+    flat = np.unique(values)
+    return tuple(float(value) for value in (flat if len(flat) == 1 else values.ravel()))

@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from parl_mq.spec import TableSpec
+
 Observation = npt.NDArray[np.generic] | dict[str, npt.NDArray[np.generic]]
 """[B, *shape], or a dict of such arrays, one for each column `obs/KEY`, by KEY."""
 
@@ -88,16 +90,26 @@ class Policy(Protocol):
 
 
 class Algorithm(Protocol):
-    """The module-level face of an algorithm; see parl_mq.algorithms.registry."""
+    """An algorithm's entry: the object that parl_mq.algorithms.registry finds under its name."""
 
-    def make_trainer(self, config: Any, spaces: Any, seed: int, device: torch.device) -> Trainer:
+    def make_trainer(self, config: Any, spec: TableSpec, seed: int, device: torch.device) -> Trainer:
         """A fresh trainer.
 
         Args:
             config: the algorithm's settings (the `algorithm` section of the run's config).
-            spaces: parl_mq.rollout-independent description of the spaces, see parl_mq.algorithms.spaces.
+            spec: columns and spaces of the table.
             seed: of the network's first weights and of whatever else is drawn.
+            device: where the networks live.
+
+        Raises:
+            ConfigError: the algorithm cannot learn in these spaces; the message says which it can.
         """
 
-    def make_policy(self, config: Any, spaces: Any, exploration: npt.NDArray[np.float64]) -> Policy:
-        """A policy for M environments; `exploration` [M] holds each one's place on the exploration ladder."""
+    def make_policy(self, config: Any, spec: TableSpec, ladder: npt.NDArray[np.float64]) -> Policy:
+        """A policy for M environments.
+
+        Args:
+            config: as above.
+            spec: as above.
+            ladder: [M], each environment's place on the run's exploration ladder, from 0 (explores most) to 1.
+        """

@@ -20,7 +20,11 @@ Text = Annotated[str, Field(max_length=2000)]
 Epoch = Annotated[int, Field(ge=0, lt=2**63)]
 Sequence = Annotated[int, Field(ge=0, lt=2**63)]
 Version = tuple[Annotated[int, Field(ge=0, lt=2**32)], Annotated[int, Field(ge=0, lt=2**32)]]
-ColumnRow = tuple[Annotated[str, Field(max_length=200)], list[PositiveInt], Annotated[str, Field(max_length=16)]]
+ColumnRow = tuple[
+    Annotated[str, Field(max_length=200)], list[PositiveInt], Annotated[str, Field(max_length=16)]
+]
+SpaceRow = tuple[Annotated[str, Field(max_length=32)], list[float], list[float]]
+Spaces = Annotated[dict[str, SpaceRow], Field(max_length=256)]
 Columns = Annotated[list[ColumnRow], Field(max_length=256)]
 
 
@@ -58,6 +62,7 @@ class SpecOffer(Message):
 
     kind: Literal["spec_offer"] = "spec_offer"
     columns: Columns
+    spaces: Spaces
     digest: Text
 
 
@@ -190,11 +195,13 @@ class RunState(Message):
 
     Attributes:
         columns: the table's columns, or None while no node has offered a spec.
+        spaces: of the columns that hold observations and actions.
         replay_endpoints: data sockets of the replay nodes whose table is open, by index.
     """
 
     kind: Literal["run_state"] = "run_state"
     columns: Columns | None
+    spaces: Spaces
     digest: Text | None
     replay_endpoints: list[Text] = Field(max_length=256)
 
