@@ -1,0 +1,1 @@
+"""One thin entry point a role; installed as parl_mq.nodes."""

@@ -31,7 +31,7 @@ _HOMES: Final = {
     "train": "parl_mq.api",
 }
 
-__all__ = ["__version__", *sorted(_HOMES)]  # noqa: PLE0604 - names load lazily
+__all__ = ["__version__", *sorted(_HOMES)]
 
 
 def __getattr__(name: str) -> Any:

@@ -121,18 +121,12 @@ class TableSpec:
         """A spec from name -> (shape, dtype); the step columns are added where they are not named."""
         given = [Column(name, tuple(shape), np.dtype(dtype).name) for name, (shape, dtype) in arrays.items()]
         step = [
-            Column(name, (), "float32" if name == "reward" else "bool")
-            for name in STEP_COLUMNS
-            if name not in arrays
+            Column(name, (), "float32" if name == "reward" else "bool") for name in STEP_COLUMNS if name not in arrays
         ]
-        is_step_input = [
-            _is_part_of(column.name, "obs") or _is_part_of(column.name, "action") for column in given
-        ]
+        is_step_input = [_is_part_of(column.name, "obs") or _is_part_of(column.name, "action") for column in given]
         inputs = [column for column, is_input in zip(given, is_step_input, strict=True) if is_input]
         extras = [column for column, is_input in zip(given, is_step_input, strict=True) if not is_input]
-        return cls(
-            tuple(sorted(inputs, key=lambda column: not _is_part_of(column.name, "obs")) + step + extras)
-        )
+        return cls(tuple(sorted(inputs, key=lambda column: not _is_part_of(column.name, "obs")) + step + extras))
 
     @classmethod
     def from_wire(cls, columns: Iterable[WireColumn], spaces: Mapping[str, WireSpace]) -> TableSpec:
@@ -149,9 +143,7 @@ class TableSpec:
     def to_wire(self) -> tuple[list[WireColumn], dict[str, WireSpace]]:
         """Plain lists that describe columns and spaces, for messages and files."""
         columns = [(column.name, list(column.shape), column.dtype) for column in self.columns]
-        spaces = {
-            name: (space.kind, list(space.low), list(space.high)) for name, space in self.spaces.items()
-        }
+        spaces = {name: (space.kind, list(space.low), list(space.high)) for name, space in self.spaces.items()}
         return columns, spaces
 
     def extended(self, extra: Iterable[Column]) -> TableSpec:

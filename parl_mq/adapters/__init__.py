@@ -1,0 +1,1 @@
+"""Replay buffers for other frameworks."""

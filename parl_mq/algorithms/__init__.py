@@ -1,0 +1,1 @@
+"""One algorithm a file; its settings stand beside it in a torch-free file."""

@@ -1,0 +1,1 @@
+"""What `parl-mq bench` runs."""

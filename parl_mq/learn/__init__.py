@@ -1,0 +1,1 @@
+"""The learner's update loop without its sockets, and checkpoints."""

@@ -1,0 +1,1 @@
+"""Network blocks and versioned weights."""

@@ -1,0 +1,1 @@
+"""Channels that move frames: sends, never decodes."""

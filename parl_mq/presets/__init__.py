@@ -1,0 +1,1 @@
+"""Published presets, one TOML file each."""

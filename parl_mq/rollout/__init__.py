@@ -1,0 +1,1 @@
+"""Environments, exploration and the assembly of steps into fragments."""

@@ -1,0 +1,1 @@
+"""One asyncio service a role."""

@@ -20,9 +20,7 @@ Text = Annotated[str, Field(max_length=2000)]
 Epoch = Annotated[int, Field(ge=0, lt=2**63)]
 Sequence = Annotated[int, Field(ge=0, lt=2**63)]
 Version = tuple[Annotated[int, Field(ge=0, lt=2**32)], Annotated[int, Field(ge=0, lt=2**32)]]
-ColumnRow = tuple[
-    Annotated[str, Field(max_length=200)], list[PositiveInt], Annotated[str, Field(max_length=16)]
-]
+ColumnRow = tuple[Annotated[str, Field(max_length=200)], list[PositiveInt], Annotated[str, Field(max_length=16)]]
 SpaceRow = tuple[Annotated[str, Field(max_length=32)], list[float], list[float]]
 Spaces = Annotated[dict[str, SpaceRow], Field(max_length=256)]
 Columns = Annotated[list[ColumnRow], Field(max_length=256)]
@@ -34,7 +32,7 @@ class Message(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-# ---- control: every node <-> hub -------------------------------------------------------------------------------
+# Control: every node <-> hub
 
 
 class Hello(Message):
@@ -247,7 +245,7 @@ class RunProgress(Message):
     error: Text | None = None
 
 
-# ---- weights: learner, actor, evaluator <-> hub ----------------------------------------------------------------
+# Weights: learner, actor, evaluator <-> hub
 # Both hand-overs, learner -> hub and hub -> actor, use the same three messages: whoever has the weights announces
 # a version, whoever wants it asks for its chunks one by one.
 
@@ -306,7 +304,7 @@ class VersionGone(Message):
     version: Version
 
 
-# ---- data: actor, learner <-> replay ---------------------------------------------------------------------------
+# Data: actor, learner <-> replay
 
 
 class Attach(Message):
