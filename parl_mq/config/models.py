@@ -1,0 +1,259 @@
+"""The settings of a run: one frozen model a section, every field with its unit and range.
+
+The section `node` is local to each process and never sent; everything else is the same on every node of a run.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    SerializeAsAny,
+    model_validator,
+)
+
+from parl_mq.spec import Column
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+
+
+class Section(BaseModel):
+    """Base of all sections: immutable, unknown keys are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class EnvironmentConfig(Section):
+    """Which environment, and how it is made.
+
+    Attributes:
+        id: a gymnasium id, or `module:EnvId`.
+        kwargs: passed to the environment's maker.
+        max_episode_steps: time limit in steps; None keeps the environment's own.
+        frame_stack: observations that the policy sees at once; stacks are built from single frames.
+    """
+
+    id: str
+    kwargs: dict[str, Any] = Field(default_factory=dict)
+    max_episode_steps: PositiveInt | None = None
+    frame_stack: Annotated[int, Field(ge=1, le=16)] = 1
+
+
+class AlgorithmConfig(Section):
+    """What every algorithm's settings have; each algorithm adds its own (parl_mq.algorithms).
+
+    Attributes:
+        name: under which the algorithm is registered.
+        gamma: discount of one step.
+        n_step: steps of a return, >= 1.
+        batch_size: rows of one update.
+        learning_rate: of the optimizer.
+    """
+
+    name: str
+    gamma: Annotated[float, Field(ge=0, le=1)] = 0.99
+    n_step: Annotated[int, Field(ge=1, le=64)] = 1
+    batch_size: Annotated[int, Field(ge=1, le=65_536)] = 256
+    learning_rate: PositiveFloat = 1e-3
+
+    def extra_columns(self) -> tuple[Column, ...]:
+        """Columns that the algorithm's actors store beside the environment's."""
+        return ()
+
+
+class ReplayConfig(Section):
+    """The replay table and its limiter.
+
+    Attributes:
+        kind: `prioritized`, or `uniform`.
+        buffer_size: live rows that the table holds.
+        learning_starts: live rows before the first draw.
+        samples_per_insert: rows drawn for each live row inserted, counted since the first draw.
+        error_band: rows that the count of draws may be ahead or behind; None takes the smallest band that works
+            well for the batch size and the actors.
+        alpha: exponent of priorities; 0 draws uniformly.
+        beta: exponent of the importance weights.
+        eps: added to each magnitude before the exponent.
+        fragment_length: steps of one fragment at most.
+        fragment_wait_s: an actor sends what it has after this many seconds at the latest.
+        nodes: replay nodes of the run.
+        shards: ring segments, each with a tree and a lock, of one table.
+        tree_arity: K of the K-ary sum tree, a power of two from 2 to 64.
+    """
+
+    kind: Literal["prioritized", "uniform"] = "prioritized"
+    buffer_size: Annotated[int, Field(ge=1, le=2**40)] = 100_000
+    learning_starts: PositiveInt = 1_000
+    samples_per_insert: PositiveFloat = 8.0
+    error_band: PositiveFloat | None = None
+    alpha: Fraction = 0.6
+    beta: Fraction = 0.4
+    eps: NonNegativeFloat = 1e-6
+    fragment_length: Annotated[int, Field(ge=1, le=65_536)] = 64
+    fragment_wait_s: PositiveFloat = 0.1
+    nodes: Annotated[int, Field(ge=1, le=256)] = 1
+    shards: Annotated[int, Field(ge=1, le=256)] = 1
+    tree_arity: Literal[2, 4, 8, 16, 32, 64] = 8
+
+
+class ActorConfig(Section):
+    """The actors.
+
+    Attributes:
+        num_actors: actor processes of the run, the exploration ladder's length together with `num_envs`.
+        num_envs: environments in each actor.
+        vectorization: `auto` takes the environment's own vector version where there is one, else `sync`.
+        threads: torch threads of each actor.
+    """
+
+    num_actors: Annotated[int, Field(ge=1, le=10_000)] = 1
+    num_envs: Annotated[int, Field(ge=1, le=4_096)] = 32
+    vectorization: Literal["auto", "sync", "async"] = "auto"
+    threads: PositiveInt = 1
+
+
+class LearnerConfig(Section):
+    """The learners.
+
+    Attributes:
+        num_learners: learner processes.
+        prefetch: sample requests outstanding.
+        publish_every_updates: updates between two published versions of the weights.
+        checkpoint_every_s: seconds between two checkpoints.
+        keep_checkpoints: newest checkpoints that stay, beside the best.
+        max_skipped_updates: updates in a row that may be skipped because the loss was not finite.
+    """
+
+    num_learners: Annotated[int, Field(ge=1, le=64)] = 1
+    prefetch: Annotated[int, Field(ge=1, le=16)] = 3
+    publish_every_updates: PositiveInt = 50
+    checkpoint_every_s: PositiveFloat = 30.0
+    keep_checkpoints: PositiveInt = 3
+    max_skipped_updates: NonNegativeInt = 100
+
+
+class EvaluationConfig(Section):
+    """How the policy is judged: greedy episodes with raw rewards and fixed seeds.
+
+    Attributes:
+        num_episodes: episodes of one evaluation.
+        every_updates: learner updates between two evaluations at least.
+        seed: of the evaluation environments; independent of the run's seed.
+    """
+
+    num_episodes: Annotated[int, Field(ge=1, le=10_000)] = 20
+    every_updates: PositiveInt = 500
+    seed: NonNegativeInt = 10_000
+
+
+class StopConfig(Section):
+    """When the run ends.
+
+    Attributes:
+        target_return: mean evaluation return that counts as reached; None: there is no target.
+        at_target: the run ends when the target is reached.
+        max_steps: environment steps of all actors.
+        max_seconds: wall time since the command started.
+    """
+
+    target_return: float | None = None
+    at_target: bool = True
+    max_steps: PositiveInt | None = None
+    max_seconds: PositiveFloat | None = None
+
+
+class NodeConfig(Section):
+    """Settings of one process on one machine; never sent.
+
+    Attributes:
+        device: of a learner: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
+        threads: torch threads of a learner; None takes what the machine has left.
+        ring_directory: where replay rings lie; None takes a private folder in shared memory.
+        runtime_directory: where ipc sockets lie; None takes a private temporary folder.
+        loop: event loop, `uvloop` or `asyncio`.
+        log_level: of messages on stderr.
+    """
+
+    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
+    threads: PositiveInt | None = None
+    ring_directory: Path | None = None
+    runtime_directory: Path | None = None
+    loop: Literal["uvloop", "asyncio"] = "uvloop"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+class RunConfig(Section):
+    """A whole run.
+
+    Attributes:
+        preset: name of the preset it came from, or of the file.
+        seed: all random streams of the run derive from it.
+    """
+
+    preset: str = "custom"
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
+    environment: EnvironmentConfig
+    algorithm: SerializeAsAny[AlgorithmConfig]
+    replay: ReplayConfig = ReplayConfig()
+    actor: ActorConfig = ActorConfig()
+    learner: LearnerConfig = LearnerConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    stop: StopConfig = StopConfig()
+    node: NodeConfig = NodeConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _load_algorithm(cls, values: Any) -> Any:
+        """Turns the section `algorithm` into the settings model of the algorithm that it names."""
+        from parl_mq.algorithms.registry import settings_model
+
+        if isinstance(values, dict) and isinstance(section := values.get("algorithm"), dict):
+            model = settings_model(section.get("name", ""))
+            return {**values, "algorithm": model.model_validate(section)}
+        return values
+
+    @property
+    def error_band(self) -> float:
+        """Rows that the count of draws may be ahead or behind of the inserts times their ratio."""
+        return self.replay.error_band or 2 * self.smallest_error_band
+
+    @property
+    def smallest_error_band(self) -> float:
+        """What the limiter needs so that a batch can leave, and every actor can send one largest insert."""
+        batches = self.algorithm.batch_size * self.learner.prefetch * self.learner.num_learners
+        inserts = self.largest_insert * self.replay.samples_per_insert * self.actor.num_actors
+        return max(batches, inserts)
+
+    @property
+    def largest_insert(self) -> int:
+        """Live rows of an actor's largest message: one full fragment of every environment."""
+        return self.actor.num_envs * self.replay.fragment_length
+
+    @model_validator(mode="after")
+    def _check_fit(self) -> Self:
+        replay, batch = self.replay, self.algorithm.batch_size
+        if replay.buffer_size < batch:
+            raise ValueError(
+                f"replay.buffer_size: {replay.buffer_size} is smaller than algorithm.batch_size = {batch}; "
+                "raise the one or lower the other"
+            )
+        if replay.buffer_size < replay.learning_starts:
+            raise ValueError(
+                f"replay.buffer_size: {replay.buffer_size} is smaller than replay.learning_starts = "
+                f"{replay.learning_starts}, so learning would never start"
+            )
+        if self.error_band < self.smallest_error_band:
+            raise ValueError(
+                f"replay.error_band: {replay.error_band:g} can never release a batch or an insert; it must be at least "
+                f"{self.smallest_error_band:g} = max(batch_size x prefetch x num_learners, "
+                "num_envs x fragment_length x samples_per_insert x num_actors)"
+            )
+        return self
