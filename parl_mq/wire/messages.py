@@ -210,6 +210,7 @@ class OpenTable(Message):
     kind: Literal["open_table"] = "open_table"
     table: Name
     columns: Columns
+    spaces: Spaces
     digest: Text
 
 

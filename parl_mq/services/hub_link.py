@@ -1,0 +1,237 @@
+"""A node's end of the control plane: it joins, beats, hears what is settled, and leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import resource
+import socket
+import time
+from collections.abc import Callable
+from typing import Any, Final, TypeVar, assert_never
+
+from parl_mq.errors import PeerTimeout, Refused
+from parl_mq.net.channel import ClientChannel
+from parl_mq.services.runtime import StopSignal
+from parl_mq.spec import TableSpec
+from parl_mq.wire.codec import Decoder, encode
+from parl_mq.wire.messages import (
+    PROTOCOL_VERSION,
+    FromHub,
+    Goodbye,
+    Heartbeat,
+    HeartbeatSeen,
+    Hello,
+    HelloRefused,
+    Message,
+    OpenTable,
+    Role,
+    RunProgress,
+    RunState,
+    SayHello,
+    Stop,
+    Welcome,
+)
+
+T = TypeVar("T")
+
+JOIN_TIMEOUT_S: Final = 30.0
+"""A hub that does not answer for this long is given up at the start."""
+REPEAT_HELLO_S: Final = 2.0
+"""A Hello without an answer is repeated after this time: the hub may have started later."""
+
+log = logging.getLogger("parl_mq")
+
+
+class NodeStatus:
+    """What a node says of itself in its heartbeats; the service writes it, the link reads it.
+
+    Attributes:
+        progress: grows whenever the work loop got something done.
+        state: one word for the progress view.
+        waiting_for: what is waited for, in words, or None.
+        counters: metric name -> value since the process started.
+    """
+
+    def __init__(self) -> None:
+        self.progress = 0
+        self.state = "starting"
+        self.waiting_for: str | None = None
+        self.counters: dict[str, float] = {}
+
+    def works(self, state: str) -> None:
+        """The work loop got something done."""
+        self.progress += 1
+        self.state = state
+        self.waiting_for = None
+
+    def waits(self, waiting_for: str) -> None:
+        """The work loop has nothing to do until something happens elsewhere."""
+        self.state = "waiting"
+        self.waiting_for = waiting_for
+
+    def measured(self) -> dict[str, float]:
+        """The counters, with the process's own memory and processor time."""
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        cpu_s = usage.ru_utime + usage.ru_stime
+        return {**self.counters, "rss_bytes": _resident_bytes(), "cpu_seconds_total": cpu_s}
+
+
+class HubLink:
+    """Speaks with the hub for one node. `run` does the receiving and beating; the rest only reads or sends."""
+
+    def __init__(
+        self,
+        channel: ClientChannel,
+        *,
+        role: Role,
+        name: str,
+        stop: StopSignal,
+        data_endpoint: str | None = None,
+    ) -> None:
+        self.status = NodeStatus()
+        self.run_state: RunState | None = None
+        self.on_open_table: Callable[[OpenTable], None] | None = None
+        self.on_progress: Callable[[RunProgress], None] | None = None
+        self._channel = channel
+        self._stop = stop
+        self._decode = Decoder(FromHub)
+        self._welcome: asyncio.Future[Welcome] = asyncio.get_running_loop().create_future()
+        self._changed = asyncio.Condition()
+        self._sequence = 0
+        self._hello = Hello(
+            protocol=PROTOCOL_VERSION,
+            role=role,
+            name=name,
+            epoch=time.time_ns(),
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            data_endpoint=data_endpoint,
+        )
+
+    @property
+    def epoch(self) -> int:
+        """Tells this process from an earlier one of the same name."""
+        return self._hello.epoch
+
+    async def join(self) -> Welcome:
+        """Says Hello until the hub answers. `run` must be under way.
+
+        Raises:
+            Refused: the hub gave a reason.
+            PeerTimeout: no answer within JOIN_TIMEOUT_S.
+        """
+        try:
+            async with asyncio.timeout(JOIN_TIMEOUT_S):
+                while not self._welcome.done():
+                    await self._channel.send(encode(self._hello))
+                    await asyncio.wait({self._welcome}, timeout=REPEAT_HELLO_S)
+                return self._welcome.result()
+        except TimeoutError as error:
+            raise PeerTimeout(f"the hub did not answer within {JOIN_TIMEOUT_S:.0f} s; is it running?") from error
+
+    async def run(self) -> None:
+        """Receives and beats until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._receive())
+            tasks.create_task(self._beat())
+
+    async def until(self, find: Callable[[RunState], T | None]) -> T:
+        """Waits until `find` gives something for the run's state, and returns that."""
+        async with self._changed:
+            while True:
+                found = find(self.run_state) if self.run_state is not None else None
+                if found is not None:
+                    return found
+                await self._changed.wait()
+
+    async def table_spec(self) -> TableSpec:
+        """The table's spec, once the run has one."""
+        return await self.until(
+            lambda state: TableSpec.from_wire(state.columns, state.spaces) if state.columns is not None else None
+        )
+
+    async def replay_endpoints(self) -> list[str]:
+        """Data endpoints of the replay nodes, once the first table is open."""
+        return await self.until(lambda state: state.replay_endpoints or None)
+
+    def send(self, message: Message) -> None:
+        """Sends a message that may be lost while the hub is away: the next one says it again."""
+        self._channel.try_send(encode(message))
+
+    async def deliver(self, message: Message) -> None:
+        """Sends a message that must not be lost; waits until the hub can take it."""
+        await self._channel.send(encode(message))
+
+    def beat(self) -> None:
+        """Sends a heartbeat now."""
+        self._sequence += 1
+        status = self.status
+        self.send(
+            Heartbeat(
+                sequence=self._sequence,
+                progress=status.progress,
+                state=status.state,
+                waiting_for=status.waiting_for,
+                counters=status.measured(),
+            )
+        )
+
+    def say_goodbye(self, error: str | None = None) -> None:
+        """The last message, with the final counters."""
+        self.send(Goodbye(counters=self.status.measured(), error=error))
+
+    async def _beat(self) -> None:
+        welcome = await asyncio.shield(self._welcome)
+        while True:
+            self.beat()
+            await asyncio.sleep(welcome.heartbeat_s)  # the period itself, not a wait for a condition
+
+    async def _receive(self) -> None:
+        while True:
+            for frames in await self._channel.receive_many():
+                message, _ = self._decode(frames)
+                await self._handle(message)
+
+    async def _handle(self, message: Any) -> None:
+        known: FromHubMessage = message
+        match known:
+            case Welcome():
+                self._hello = self._hello.model_copy(update={"run_id": known.run_id})
+                if not self._welcome.done():
+                    self._welcome.set_result(known)
+            case HelloRefused():
+                self._refuse(known)
+            case SayHello():
+                self.send(self._hello)
+            case RunState():
+                async with self._changed:
+                    self.run_state = known
+                    self._changed.notify_all()
+            case OpenTable():
+                if self.on_open_table is not None:
+                    self.on_open_table(known)
+            case Stop():
+                self._stop.set(known.reason)
+            case RunProgress():
+                if self.on_progress is not None:
+                    self.on_progress(known)
+            case HeartbeatSeen():
+                pass
+            case _:
+                assert_never(known)
+
+    def _refuse(self, refused: HelloRefused) -> None:
+        error = Refused(f"the hub refused this node: {refused.reason}", refused.exit_code)
+        if self._welcome.done():
+            raise error
+        self._welcome.set_exception(error)
+
+
+FromHubMessage = Welcome | HelloRefused | SayHello | RunState | OpenTable | HeartbeatSeen | Stop | RunProgress
+
+
+def _resident_bytes() -> float:
+    with open("/proc/self/statm") as statm:
+        return float(int(statm.read().split()[1]) * resource.getpagesize())

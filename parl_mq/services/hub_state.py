@@ -1,0 +1,401 @@
+"""What the hub knows and decides: who is here, what is settled, how far the run is, when and how it ends.
+
+Pure and synchronous: each method takes the time, changes state and returns the messages to send.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any, Final, assert_never
+
+from parl_mq.config.models import RunConfig
+from parl_mq.errors import EXIT_CONFIG, EXIT_INTERNAL, EXIT_TEMPORARY
+from parl_mq.net.channel import PeerId
+from parl_mq.wire.messages import (
+    PROTOCOL_VERSION,
+    EpisodesFinished,
+    EvaluationFinished,
+    Goodbye,
+    Heartbeat,
+    HeartbeatSeen,
+    Hello,
+    HelloRefused,
+    Message,
+    OpenTable,
+    Role,
+    RunProgress,
+    RunState,
+    SayHello,
+    SpecOffer,
+    Stop,
+    StopRequest,
+    TableOpened,
+    TableRefused,
+    Welcome,
+)
+
+HEARTBEAT_S: Final = 0.5
+RECENT_EPISODES: Final = 100
+"""Exploring episodes whose mean return is shown."""
+RATE_WINDOW_S: Final = 5.0
+TABLE: Final = "main"
+STOP_DEADLINES_S: Final = {"actor": 5.0, "learner": 6.0, "evaluator": 60.0, "replay": 3.0}
+"""How long the hub waits for the goodbyes of a role before it stops the next."""
+INTERRUPTED_DEADLINE_S: Final = 2.5
+"""The same when the run was interrupted: everything must be gone within 10 s."""
+
+Outgoing = tuple[PeerId, Message]
+
+
+@dataclass(slots=True)
+class Node:
+    """One node of the run, as its messages describe it."""
+
+    peer: PeerId
+    hello: Hello
+    index: int
+    last_seen: float
+    state: str = "starting"
+    waiting_for: str | None = None
+    counters: dict[str, float] = field(default_factory=dict)
+    has_left: bool = False
+    has_table: bool = False
+
+    @property
+    def role(self) -> Role:
+        """The node's role."""
+        return self.hello.role
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """One finished evaluation on the run's axes."""
+
+    report: EvaluationFinished
+    mean_return: float
+    env_steps: int
+    wall_s: float
+    reaches_target: bool
+    is_best: bool
+
+
+class HubState:
+    """All that the hub decides.
+
+    Attributes:
+        phase: `starting`, `filling`, `training`, `stopping` or `done`.
+        evaluations: finished ones, oldest first.
+        error: what made the run fail, with its exit code, or None.
+    """
+
+    def __init__(self, config: RunConfig, *, run_id: str, weights_endpoint: str, started_at: float) -> None:
+        self.phase = "starting"
+        self.stop_reason = ""
+        self.evaluations: list[Evaluation] = []
+        self.error: tuple[str, int] | None = None
+        self.was_interrupted = False
+        self.time_to_target_s: float | None = None
+        self.first_step_s: float | None = None
+        self._config = config
+        self._run_id = run_id
+        self._weights_endpoint = weights_endpoint
+        self._started_at = started_at
+        self._nodes: dict[str, Node] = {}
+        self._spec: SpecOffer | None = None
+        self._generation = 0
+        self._recent_returns: deque[float] = deque(maxlen=RECENT_EPISODES)
+        self._num_episodes = 0
+        self._rates = _Rates()
+        self._stages: list[tuple[set[Role], float]] = []
+        self._stage_deadline = 0.0
+
+    # Messages of the nodes
+
+    def handle(self, peer: PeerId, message: Message, now: float) -> list[Outgoing]:
+        """Takes one message of the control plane."""
+        if isinstance(message, Hello):
+            return self._welcome(peer, message, now)
+        node = next((node for node in self._nodes.values() if node.peer == peer), None)
+        if node is None:
+            return [(peer, SayHello())]
+        node.last_seen = now
+        known: Any = message
+        match known:
+            case SpecOffer():
+                return self._settle_spec(known)
+            case TableOpened():
+                return self._note_open_table(node)
+            case TableRefused():
+                return self.fail(f"{node.hello.name} cannot open the table: {known.reason}", EXIT_CONFIG, now)
+            case Heartbeat():
+                return self._note_heartbeat(node, known, now)
+            case EpisodesFinished():
+                self._recent_returns.extend(known.returns)
+                self._num_episodes += len(known.returns)
+                return []
+            case EvaluationFinished():
+                return self._note_evaluation(known, now)
+            case StopRequest():
+                return self.stop(known.reason, now, interrupted=known.interrupted)
+            case Goodbye():
+                return self._note_goodbye(node, known, now)
+            case _:
+                assert_never(known)
+
+    def _welcome(self, peer: PeerId, hello: Hello, now: float) -> list[Outgoing]:
+        if refusal := self._why_not(hello):
+            return [(peer, refusal)]
+        known = self._nodes.get(hello.name)
+        is_new_epoch = known is None or known.hello.epoch != hello.epoch
+        index = self._free_index(hello) if known is None else known.index
+        self._nodes[hello.name] = node = Node(peer, hello, index, now)
+        if hello.role == "learner" and is_new_epoch:
+            self._generation += 1
+        welcome = Welcome(
+            run_id=self._run_id,
+            index=index,
+            config=self._config.model_dump(mode="json", exclude={"node"}),
+            generation=self._generation if hello.role == "learner" else 0,
+            weights_endpoint=self._weights_endpoint,
+            heartbeat_s=HEARTBEAT_S,
+        )
+        return [(peer, welcome), (peer, self._run_state()), *self._open_table(node), *self._stop_if_ending(node)]
+
+    def _why_not(self, hello: Hello) -> HelloRefused | None:
+        if hello.protocol != PROTOCOL_VERSION:
+            reason = f"{hello.name} speaks protocol {hello.protocol}, this run speaks {PROTOCOL_VERSION}"
+            return HelloRefused(reason=f"{reason}; install the same version on both machines", exit_code=EXIT_CONFIG)
+        if hello.run_id not in (None, self._run_id):
+            reason = f"{hello.name} belongs to run {hello.run_id}, this is run {self._run_id}"
+            return HelloRefused(reason=reason, exit_code=EXIT_CONFIG)
+        known = self._nodes.get(hello.name)
+        if known is not None and known.hello.epoch > hello.epoch:
+            return HelloRefused(reason=f"a newer {hello.name} has joined the run", exit_code=EXIT_TEMPORARY)
+        return None
+
+    def _free_index(self, hello: Hello) -> int:
+        """The number at the end of the name where it is free, else the smallest free one."""
+        taken = {node.index for node in self._nodes.values() if node.role == hello.role}
+        number = re.search(r"(\d+)$", hello.name)
+        if number is not None and int(number[1]) not in taken and int(number[1]) < 10_000:
+            return int(number[1])
+        return next(index for index in range(len(taken) + 1) if index not in taken)
+
+    def _settle_spec(self, offer: SpecOffer) -> list[Outgoing]:
+        if self._spec is not None:
+            return []
+        self._spec = offer
+        replays = [node for node in self._living() if node.role == "replay"]
+        return [out for node in replays for out in self._open_table(node)] + self._tell_all(self._run_state())
+
+    def _open_table(self, node: Node) -> list[Outgoing]:
+        if node.role != "replay" or self._spec is None:
+            return []
+        return [(node.peer, OpenTable(table=TABLE, columns=self._spec.columns, spaces=self._spec.spaces,
+                                      digest=self._spec.digest))]
+
+    def _note_open_table(self, node: Node) -> list[Outgoing]:
+        node.has_table = True
+        return self._tell_all(self._run_state())
+
+    def _run_state(self) -> RunState:
+        replays = sorted(
+            (node for node in self._living() if node.role == "replay" and node.has_table), key=lambda node: node.index
+        )
+        return RunState(
+            columns=None if self._spec is None else self._spec.columns,
+            spaces={} if self._spec is None else self._spec.spaces,
+            digest=None if self._spec is None else self._spec.digest,
+            replay_endpoints=[node.hello.data_endpoint or "" for node in replays],
+        )
+
+    def _note_heartbeat(self, node: Node, beat: Heartbeat, now: float) -> list[Outgoing]:
+        node.state, node.waiting_for, node.counters = beat.state, beat.waiting_for, beat.counters
+        if self.first_step_s is None and beat.counters.get("env_steps_total", 0) > 0:
+            self.first_step_s = now - self._started_at
+        return [(node.peer, HeartbeatSeen(sequence=beat.sequence)), *self._advance(now)]
+
+    def _note_goodbye(self, node: Node, goodbye: Goodbye, now: float) -> list[Outgoing]:
+        node.has_left = True
+        node.counters = goodbye.counters
+        node.state, node.waiting_for = "gone", None
+        if goodbye.error is not None:
+            return self.fail(f"{node.hello.name}: {goodbye.error}", EXIT_INTERNAL, now)
+        return self._next_stage(now)
+
+    def _note_evaluation(self, report: EvaluationFinished, now: float) -> list[Outgoing]:
+        mean, target = fmean(report.returns), self._config.stop.target_return
+        best = max((evaluation.mean_return for evaluation in self.evaluations), default=None)
+        evaluation = Evaluation(
+            report=report,
+            mean_return=mean,
+            env_steps=int(self._sum("env_steps_total")),
+            wall_s=now - self._started_at,
+            reaches_target=target is not None and mean >= target,
+            is_best=best is None or mean >= best,
+        )
+        self.evaluations.append(evaluation)
+        if not evaluation.reaches_target:
+            return []
+        if self.time_to_target_s is None:
+            self.time_to_target_s = evaluation.wall_s
+        if self._config.stop.at_target:
+            return self.stop(f"the target return {target:g} is reached", now, final_evaluation=False)
+        return []
+
+    # The run's course
+
+    def tick(self, now: float) -> list[Outgoing]:
+        """To be called a few times a second: limits in time, deadlines of the stop sequence, progress."""
+        self._rates.note(now, self._sum("env_steps_total"), self._sum("updates_total"))
+        seconds = self._config.stop.max_seconds
+        outgoing: list[Outgoing] = []
+        if seconds is not None and now - self._started_at >= seconds:
+            outgoing += self.stop(f"{seconds:g} s are over", now)
+        if self.phase == "stopping" and now >= self._stage_deadline:
+            outgoing += self._next_stage(now, is_overdue=True)
+        return outgoing + self.progress()
+
+    def progress(self) -> list[Outgoing]:
+        """The figures for every supervisor."""
+        message = RunProgress(
+            phase=self.phase,
+            nodes=[(node.hello.name, node.state, node.waiting_for) for node in self._workers()],
+            figures=self.figures(),
+            reached=self.time_to_target_s is not None,
+            error=None if self.error is None else self.error[0],
+        )
+        return [(node.peer, message) for node in self._living() if node.role == "supervisor"]
+
+    def _advance(self, now: float) -> list[Outgoing]:
+        steps = self._sum("env_steps_total")
+        if self.phase == "starting" and steps > 0:
+            self.phase = "filling"
+        if self.phase == "filling" and self._sum("updates_total") > 0:
+            self.phase = "training"
+        limit = self._config.stop.max_steps
+        if limit is not None and steps >= limit:
+            return self.stop(f"{limit} environment steps are done", now)
+        return []
+
+    def fail(self, reason: str, exit_code: int, now: float) -> list[Outgoing]:
+        """The run cannot go on; everything is stopped in order and the reason kept."""
+        if self.error is None:
+            self.error = (reason, exit_code)
+        return self.stop(reason, now, interrupted=True)
+
+    def stop(
+        self, reason: str, now: float, *, interrupted: bool = False, final_evaluation: bool = True
+    ) -> list[Outgoing]:
+        """Begins the end of the run: actors first, then learners, evaluators, replay nodes.
+
+        Args:
+            reason: for people.
+            now: the time.
+            interrupted: everybody has little time, and nothing is evaluated any more.
+            final_evaluation: the evaluator judges the last weights before it stops.
+        """
+        if self.phase in ("stopping", "done"):
+            return []
+        self.phase, self.stop_reason, self.was_interrupted = "stopping", reason, interrupted
+        order: list[set[Role]] = (
+            [{"actor"}, {"learner"}, {"evaluator"}, {"replay"}]
+            if final_evaluation and not interrupted
+            else [{"actor", "evaluator"}, {"learner"}, {"replay"}]
+        )
+        self._stages = [(roles, self._deadline_s(roles)) for roles in order]
+        return self._begin_stage(now)
+
+    def _deadline_s(self, roles: set[Role]) -> float:
+        if self.was_interrupted:
+            return INTERRUPTED_DEADLINE_S
+        return max(STOP_DEADLINES_S[role] for role in roles if role != "evaluator" or len(roles) == 1)
+
+    def _begin_stage(self, now: float) -> list[Outgoing]:
+        roles, deadline_s = self._stages[0]
+        self._stage_deadline = now + deadline_s
+        stops: list[Outgoing] = [
+            (node.peer, Stop(reason=self.stop_reason)) for node in self._living() if node.role in roles
+        ]
+        return stops if stops else self._next_stage(now)
+
+    def _next_stage(self, now: float, *, is_overdue: bool = False) -> list[Outgoing]:
+        if self.phase != "stopping":
+            return []
+        while self._stages:
+            roles, _ = self._stages[0]
+            if not is_overdue and any(node.role in roles for node in self._living()):
+                return []
+            self._stages.pop(0)
+            is_overdue = False
+            if self._stages:
+                return self._begin_stage(now)
+        self.phase = "done"
+        return self.progress()
+
+    def _stop_if_ending(self, node: Node) -> list[Outgoing]:
+        is_ending = self.phase in ("stopping", "done") and node.role != "supervisor"
+        return [(node.peer, Stop(reason=self.stop_reason))] if is_ending else []
+
+    @property
+    def is_waiting_for_final_evaluation(self) -> bool:
+        """The learner has left, and the evaluator may judge the last version."""
+        return self.phase == "stopping" and bool(self._stages) and self._stages[0][0] == {"evaluator"}
+
+    # Figures
+
+    def figures(self) -> dict[str, float]:
+        """Name -> value (see parl_mq.metrics); what is unknown is absent."""
+        figures = {name: self._sum(name) for name in self._totals()}
+        for node in self._workers():
+            gauges = {name: value for name, value in node.counters.items() if not name.endswith("_total")}
+            if node.role in ("learner", "replay") and node.index == 0:
+                figures.update({name: value for name, value in gauges.items() if name != "rss_bytes"})
+        figures["rss_bytes"] = self._sum("rss_bytes")
+        figures["env_steps_per_s"], figures["updates_per_s"] = self._rates.per_s
+        figures["episodes_total"] = float(self._num_episodes)
+        if self._recent_returns:
+            figures["train_return"] = fmean(self._recent_returns)
+        if self.evaluations:
+            figures["eval_return"] = self.evaluations[-1].mean_return
+            figures["best_eval_return"] = max(evaluation.mean_return for evaluation in self.evaluations)
+        return figures
+
+    def _totals(self) -> set[str]:
+        return {name for node in self._workers() for name in node.counters if name.endswith("_total")}
+
+    def _sum(self, name: str) -> float:
+        return sum(node.counters.get(name, 0.0) for node in self._nodes.values())
+
+    def _workers(self) -> Iterable[Node]:
+        return [node for node in self._nodes.values() if node.role != "supervisor"]
+
+    def _living(self) -> Iterable[Node]:
+        return [node for node in self._nodes.values() if not node.has_left]
+
+    def _tell_all(self, message: Message) -> list[Outgoing]:
+        return [(node.peer, message) for node in self._living()]
+
+
+class _Rates:
+    """Rates of two counters over the last seconds."""
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, float, float]] = deque()
+
+    def note(self, now: float, first: float, second: float) -> None:
+        self._samples.append((now, first, second))
+        while len(self._samples) > 2 and self._samples[0][0] < now - RATE_WINDOW_S:
+            self._samples.popleft()
+
+    @property
+    def per_s(self) -> tuple[float, float]:
+        if len(self._samples) < 2:
+            return 0.0, 0.0
+        (start, *before), (end, *after) = self._samples[0], self._samples[-1]
+        elapsed = max(end - start, 1e-9)
+        return (after[0] - before[0]) / elapsed, (after[1] - before[1]) / elapsed

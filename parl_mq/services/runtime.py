@@ -1,0 +1,172 @@
+"""What every node's process does around its service: loop, signals, lifeline, work thread, exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final, ParamSpec, TypeVar
+
+from parl_mq.config.models import NodeConfig
+from parl_mq.errors import EXIT_INTERNAL, EXIT_OK, EXIT_TEMPORARY, ParlError, exit_code_of
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+SWITCH_INTERVAL_S: Final = 0.0005
+"""With the interpreter's own 5 ms a loop beside a stepping environment wakes tens of milliseconds late."""
+LIFELINE_GRACE_S: Final = 4.0
+"""Time that a node gets for an orderly stop after its supervisor died, before it ends itself."""
+
+log = logging.getLogger("parl_mq")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOptions:
+    """What a node's command line says.
+
+    Attributes:
+        name: unique in the run.
+        hub: endpoint of the hub's control socket; for the hub itself, where to bind it.
+        node: this process's own settings.
+        lifeline_fd: read end of a pipe whose write end the supervisor holds; None for a node that stands alone.
+    """
+
+    name: str
+    hub: str
+    node: NodeConfig = NodeConfig()
+    lifeline_fd: int | None = None
+
+
+class StopSignal:
+    """Set once, when this process is asked to end; tasks wait on it or race against it."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+        self.reason = ""
+
+    def set(self, reason: str) -> None:
+        """Asks the service to end; only the first reason counts."""
+        if not self._event.is_set():
+            self.reason = reason
+            self._event.set()
+
+    def is_set(self) -> bool:
+        """Whether the service was asked to end."""
+        return self._event.is_set()
+
+    async def wait(self) -> None:
+        """Returns once the service was asked to end."""
+        await self._event.wait()
+
+    async def wait_for(self, awaitable: Coroutine[Any, Any, T]) -> T | None:
+        """The result of `awaitable`, or None when the stop came first and `awaitable` was cancelled."""
+        work, stop = asyncio.ensure_future(awaitable), asyncio.ensure_future(self.wait())
+        try:
+            await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
+            return work.result() if work.done() else None
+        finally:
+            for task in (work, stop):
+                task.cancel()
+            await asyncio.gather(work, stop, return_exceptions=True)
+
+
+class WorkThread:
+    """The one thread beside the loop: environments step and torch computes here, one call at a time."""
+
+    def __init__(self, name: str) -> None:
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix=name)
+
+    async def __call__(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Runs `function` in the work thread and waits for its result without blocking the loop."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._executor, lambda: function(*args, **kwargs))
+
+    def close(self) -> None:
+        """Lets a call under way finish and ends the thread."""
+        self._executor.shutdown(wait=True)
+
+
+def run_service(options: NodeOptions, service: Callable[[StopSignal], Coroutine[Any, Any, int]]) -> int:
+    """Runs a node's service to its end and returns the process's exit code.
+
+    SIGTERM, SIGINT and the loss of the lifeline set the service's StopSignal; what the service raises is logged.
+    """
+    _set_up_logging(options)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory(options.node.loop)) as runner:
+            return runner.run(_supervised(options, service))
+    except BaseExceptionGroup as group:
+        return _report(options.name, _first_cause(group))
+    except Exception as error:
+        return _report(options.name, error)
+
+
+async def _supervised(options: NodeOptions, service: Callable[[StopSignal], Coroutine[Any, Any, int]]) -> int:
+    stop = StopSignal()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set, f"signal {number.name}")
+    if options.lifeline_fd is not None:
+        watch_lifeline(options.lifeline_fd, lambda: loop.call_soon_threadsafe(stop.set, "the supervisor is gone"))
+    return await service(stop)
+
+
+def watch_lifeline(fd: int, on_loss: Callable[[], object]) -> None:
+    """Calls `on_loss` when the pipe's write end closes, and ends the process LIFELINE_GRACE_S later.
+
+    A thread of its own does this, so that a loop that hangs does not keep the process alive.
+    """
+
+    def watch() -> None:
+        while os.read(fd, 1):
+            pass
+        timer = threading.Timer(LIFELINE_GRACE_S, os._exit, (EXIT_TEMPORARY,))
+        timer.daemon = True
+        timer.start()
+        on_loss()
+
+    threading.Thread(target=watch, name="lifeline", daemon=True).start()
+
+
+def _loop_factory(kind: str) -> Callable[[], asyncio.AbstractEventLoop]:
+    if kind == "uvloop":
+        import uvloop
+
+        return uvloop.new_event_loop
+    return asyncio.new_event_loop
+
+
+def _set_up_logging(options: NodeOptions) -> None:
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=options.node.log_level.upper(),
+        format=f"%(asctime)s {options.name} %(levelname)s %(message)s",
+        force=True,
+    )
+
+
+def _first_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _report(name: str, error: BaseException) -> int:
+    code = exit_code_of(error)
+    if isinstance(error, ParlError):
+        log.error("%s", error)
+    else:
+        log.error("%s failed", name, exc_info=error)
+    return code
+
+
+__all__ = ["EXIT_INTERNAL", "EXIT_OK", "NodeOptions", "StopSignal", "WorkThread", "run_service", "watch_lifeline"]

@@ -1,0 +1,100 @@
+"""The actor's and the evaluator's half of the weights plane: asks for newer versions and fetches them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, assert_never
+
+import numpy.typing as npt
+
+from parl_mq.model.snapshot import WeightsSnapshot
+from parl_mq.net.channel import ClientChannel, LinkEvent
+from parl_mq.services.weights_exchange import Fetch
+from parl_mq.spec import WeightsVersion
+from parl_mq.wire.codec import Decoder, encode
+from parl_mq.wire.messages import (
+    ChunkWanted,
+    Message,
+    VersionGone,
+    Weights,
+    WeightsAnnounced,
+    WeightsChunk,
+    WeightsWanted,
+)
+
+
+class WeightsClient:
+    """Pulls versions from the hub, one at a time; versions in between are skipped."""
+
+    def __init__(self, channel: ClientChannel) -> None:
+        self._channel = channel
+        self._decode = Decoder(Weights)
+        self._version: WeightsVersion | None = None
+        self._wanted: WeightsWanted | None = None
+        self._fetch: Fetch | None = None
+        self._arrived: asyncio.Queue[WeightsSnapshot] = asyncio.Queue(1)
+
+    async def newer(self, *, min_updates: int = 0, keep: bool = False) -> WeightsSnapshot:
+        """Waits for a version newer than the last one returned, with at least `min_updates` learner updates.
+
+        `run` must be under way. With `keep` the hub holds the version until its evaluation is reported.
+        """
+        self._wanted = WeightsWanted(newer_than=self._version, min_updates=min_updates, keep=keep)
+        await self._channel.send(encode(self._wanted))
+        snapshot = await self._arrived.get()
+        self._version = snapshot.version
+        return snapshot
+
+    async def run(self) -> None:
+        """Receives, and asks again after each reconnect, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._receive())
+            tasks.create_task(self._watch_link())
+
+    async def _receive(self) -> None:
+        while True:
+            for frames in await self._channel.receive_many():
+                message, arrays = self._decode(frames)
+                await self._send(self._handle(message, arrays))
+
+    async def _watch_link(self) -> None:
+        while True:
+            if await self._channel.next_event() is LinkEvent.CONNECTED:
+                await self._send(self._unanswered())
+
+    def _unanswered(self) -> list[Message]:
+        if self._fetch is not None:
+            return list(self._fetch.again())
+        return [] if self._wanted is None else [self._wanted]
+
+    def _handle(self, message: Any, arrays: dict[str, npt.NDArray[Any]]) -> list[Message]:
+        known: WeightsAnnounced | WeightsChunk | VersionGone | ChunkWanted | WeightsWanted = message
+        match known:
+            case WeightsAnnounced():
+                if self._wanted is None:
+                    return []  # the answer to a request that was repeated after a reconnect
+                self._fetch = Fetch(known)
+                return list(self._fetch.first())
+            case WeightsChunk():
+                return self._take(known, arrays)
+            case VersionGone():
+                self._fetch = None
+                return self._unanswered()
+            case ChunkWanted() | WeightsWanted():
+                return []
+            case _:
+                assert_never(known)
+
+    def _take(self, chunk: WeightsChunk, arrays: dict[str, npt.NDArray[Any]]) -> list[Message]:
+        fetch = self._fetch
+        if fetch is None or tuple(chunk.version) != tuple(fetch.announced.version):
+            return []
+        wanted = fetch.take(chunk, arrays["bytes"])
+        if fetch.is_complete:
+            self._fetch, self._wanted = None, None
+            self._arrived.put_nowait(fetch.snapshot())
+        return list(wanted)
+
+    async def _send(self, messages: list[Message]) -> None:
+        for message in messages:
+            await self._channel.send(encode(message))

@@ -1,0 +1,148 @@
+"""The hub's half of the weights plane: takes versions from the learner, hands them to whoever asks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, assert_never
+
+import numpy as np
+import numpy.typing as npt
+
+from parl_mq.model.snapshot import WeightsSnapshot
+from parl_mq.net.channel import Frame, PeerId
+from parl_mq.services.weights_exchange import Fetch, announcement, chunk_frames
+from parl_mq.spec import WeightsVersion
+from parl_mq.wire.codec import encode
+from parl_mq.wire.messages import (
+    ChunkWanted,
+    Message,
+    VersionGone,
+    WeightsAnnounced,
+    WeightsChunk,
+    WeightsWanted,
+)
+
+FETCH_LEASE_S: Final = 60.0
+"""A version that is being fetched is kept this long after a chunk of it was last asked for."""
+
+Reply = tuple[PeerId, list[Frame]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Lease:
+    """A peer still needs a version: it is fetching it (until a time), or evaluating it (until it reports)."""
+
+    version: WeightsVersion
+    until: float
+
+
+class WeightsStore:
+    """Holds the newest version, and older ones while somebody still needs them.
+
+    Every method changes state and returns what must be sent; none waits.
+    """
+
+    def __init__(self) -> None:
+        self._newest: WeightsSnapshot | None = None
+        self._older: dict[WeightsVersion, WeightsSnapshot] = {}
+        self._fetching: dict[PeerId, _Lease] = {}
+        self._evaluating: dict[PeerId, WeightsVersion] = {}
+        self._wants: dict[PeerId, WeightsWanted] = {}
+        self._fetch: tuple[PeerId, Fetch] | None = None
+        self._offered: tuple[PeerId, WeightsAnnounced] | None = None
+        self._is_final = False
+
+    @property
+    def newest(self) -> WeightsSnapshot | None:
+        """The newest version that has arrived whole."""
+        return self._newest
+
+    def get(self, version: WeightsVersion) -> WeightsSnapshot | None:
+        """A version that is still held."""
+        return next((snapshot for snapshot in self._all() if snapshot.version == version), None)
+
+    def handle(self, peer: PeerId, message: Message, arrays: dict[str, npt.NDArray[Any]], now: float) -> list[Reply]:
+        """Takes one message of the weights plane."""
+        known: Any = message
+        match known:
+            case WeightsAnnounced():
+                return self._take_offer(peer, known)
+            case WeightsChunk():
+                return self._take_chunk(peer, known, arrays["bytes"], now)
+            case VersionGone():
+                return self._drop_fetch(peer, known)
+            case WeightsWanted():
+                self._wants[peer] = known
+                return self._serve_wants(now)
+            case ChunkWanted():
+                self._fetching[peer] = _Lease(WeightsVersion(*known.version), now + FETCH_LEASE_S)
+                return [(peer, chunk_frames(known, self._all()))]
+            case _:
+                assert_never(known)
+
+    def serve_final(self, now: float) -> list[Reply]:
+        """No newer version will come: whoever waits for more updates gets the newest one there is."""
+        self._is_final = True
+        return self._serve_wants(now)
+
+    def release(self, version: WeightsVersion) -> None:
+        """The version's evaluation is done: it is kept no longer for that."""
+        self._evaluating = {peer: held for peer, held in self._evaluating.items() if held != version}
+
+    def _all(self) -> list[WeightsSnapshot]:
+        return [*([] if self._newest is None else [self._newest]), *self._older.values()]
+
+    def _take_offer(self, peer: PeerId, offer: WeightsAnnounced) -> list[Reply]:
+        if self._newest is not None and tuple(offer.version) <= tuple(self._newest.version):
+            return []
+        if self._fetch is not None and self._fetch[0] == peer:
+            self._offered = (peer, offer)
+            return []
+        return self._start_fetch(peer, offer)
+
+    def _start_fetch(self, peer: PeerId, offer: WeightsAnnounced) -> list[Reply]:
+        fetch = Fetch(offer)
+        self._fetch = (peer, fetch)
+        return [(peer, encode(wanted)) for wanted in fetch.first()]
+
+    def _take_chunk(self, peer: PeerId, chunk: WeightsChunk, part: npt.NDArray[np.uint8], now: float) -> list[Reply]:
+        if self._fetch is None or self._fetch[0] != peer:
+            return []
+        fetch = self._fetch[1]
+        replies = [(peer, encode(wanted)) for wanted in fetch.take(chunk, part)]
+        if not fetch.is_complete:
+            return replies
+        self._accept(fetch.snapshot(), now)
+        return [*replies, *self._next_fetch(), *self._serve_wants(now)]
+
+    def _drop_fetch(self, peer: PeerId, gone: VersionGone) -> list[Reply]:
+        if self._fetch is None or self._fetch[0] != peer or self._fetch[1].announced.version != gone.version:
+            return []
+        return self._next_fetch()
+
+    def _next_fetch(self) -> list[Reply]:
+        self._fetch = None
+        offered, self._offered = self._offered, None
+        return [] if offered is None else self._start_fetch(*offered)
+
+    def _accept(self, snapshot: WeightsSnapshot, now: float) -> None:
+        self._fetching = {peer: lease for peer, lease in self._fetching.items() if lease.until > now}
+        needed = {lease.version for lease in self._fetching.values()} | set(self._evaluating.values())
+        self._older = {held.version: held for held in self._all() if held.version in needed}
+        self._newest = snapshot
+
+    def _serve_wants(self, now: float) -> list[Reply]:
+        newest = self._newest
+        if newest is None:
+            return []
+        due = [(peer, want) for peer, want in self._wants.items() if self._is_due(want, newest)]
+        for peer, want in due:
+            del self._wants[peer]
+            self._fetching[peer] = _Lease(newest.version, now + FETCH_LEASE_S)
+            if want.keep:
+                self._evaluating[peer] = newest.version
+        return [(peer, encode(announcement(newest))) for peer, _ in due]
+
+    def _is_due(self, want: WeightsWanted, newest: WeightsSnapshot) -> bool:
+        is_newer = want.newer_than is None or tuple(want.newer_than) < tuple(newest.version)
+        return is_newer and (self._is_final or newest.updates >= want.min_updates)
