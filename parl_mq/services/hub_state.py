@@ -15,6 +15,7 @@ from typing import Any, Final, assert_never
 from parl_mq.config.models import RunConfig
 from parl_mq.errors import EXIT_CONFIG, EXIT_INTERNAL, EXIT_TEMPORARY
 from parl_mq.net.channel import PeerId
+from parl_mq.spec import WeightsVersion
 from parl_mq.wire.messages import (
     PROTOCOL_VERSION,
     EpisodesFinished,
@@ -43,12 +44,34 @@ RECENT_EPISODES: Final = 100
 """Exploring episodes whose mean return is shown."""
 RATE_WINDOW_S: Final = 5.0
 TABLE: Final = "main"
-STOP_DEADLINES_S: Final = {"actor": 5.0, "learner": 6.0, "evaluator": 60.0, "replay": 3.0}
-"""How long the hub waits for the goodbyes of a role before it stops the next."""
-INTERRUPTED_DEADLINE_S: Final = 2.5
-"""The same when the run was interrupted: everything must be gone within 10 s."""
 
 Outgoing = tuple[PeerId, Message]
+
+
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """One step of the run's end: these roles are told to stop, and must have left before the next step.
+
+    The stage without roles is the final evaluation: it is over when the newest weights have been judged.
+    """
+
+    roles: frozenset[Role]
+    deadline_s: float
+
+
+_FINAL_EVALUATION: Final = _Stage(frozenset(), 60.0)
+_IN_ORDER: Final = (
+    _Stage(frozenset({"actor"}), 5.0),
+    _Stage(frozenset({"learner"}), 6.0),
+    _FINAL_EVALUATION,
+    _Stage(frozenset({"evaluator"}), 3.0),
+    _Stage(frozenset({"replay"}), 3.0),
+)
+_AT_ONCE: Final = (  # everything must be gone within 10 s
+    _Stage(frozenset({"actor", "evaluator"}), 2.5),
+    _Stage(frozenset({"learner"}), 2.5),
+    _Stage(frozenset({"replay"}), 2.0),
+)
 
 
 @dataclass(slots=True)
@@ -110,8 +133,9 @@ class HubState:
         self._recent_returns: deque[float] = deque(maxlen=RECENT_EPISODES)
         self._num_episodes = 0
         self._rates = _Rates()
-        self._stages: list[tuple[set[Role], float]] = []
+        self._stages: list[_Stage] = []
         self._stage_deadline = 0.0
+        self._newest: WeightsVersion | None = None
 
     # Messages of the nodes
 
@@ -195,8 +219,12 @@ class HubState:
     def _open_table(self, node: Node) -> list[Outgoing]:
         if node.role != "replay" or self._spec is None:
             return []
-        return [(node.peer, OpenTable(table=TABLE, columns=self._spec.columns, spaces=self._spec.spaces,
-                                      digest=self._spec.digest))]
+        return [
+            (
+                node.peer,
+                OpenTable(table=TABLE, columns=self._spec.columns, spaces=self._spec.spaces, digest=self._spec.digest),
+            )
+        ]
 
     def _note_open_table(self, node: Node) -> list[Outgoing]:
         node.has_table = True
@@ -225,7 +253,7 @@ class HubState:
         node.state, node.waiting_for = "gone", None
         if goodbye.error is not None:
             return self.fail(f"{node.hello.name}: {goodbye.error}", EXIT_INTERNAL, now)
-        return self._next_stage(now)
+        return self._move_on(now)
 
     def _note_evaluation(self, report: EvaluationFinished, now: float) -> list[Outgoing]:
         mean, target = fmean(report.returns), self._config.stop.target_return
@@ -239,6 +267,8 @@ class HubState:
             is_best=best is None or mean >= best,
         )
         self.evaluations.append(evaluation)
+        if self.phase == "stopping":
+            return self._move_on(now)
         if not evaluation.reaches_target:
             return []
         if self.time_to_target_s is None:
@@ -256,8 +286,8 @@ class HubState:
         outgoing: list[Outgoing] = []
         if seconds is not None and now - self._started_at >= seconds:
             outgoing += self.stop(f"{seconds:g} s are over", now)
-        if self.phase == "stopping" and now >= self._stage_deadline:
-            outgoing += self._next_stage(now, is_overdue=True)
+        if self.phase == "stopping":
+            outgoing += self._move_on(now)
         return outgoing + self.progress()
 
     def progress(self) -> list[Outgoing]:
@@ -302,49 +332,49 @@ class HubState:
         if self.phase in ("stopping", "done"):
             return []
         self.phase, self.stop_reason, self.was_interrupted = "stopping", reason, interrupted
-        order: list[set[Role]] = (
-            [{"actor"}, {"learner"}, {"evaluator"}, {"replay"}]
-            if final_evaluation and not interrupted
-            else [{"actor", "evaluator"}, {"learner"}, {"replay"}]
-        )
-        self._stages = [(roles, self._deadline_s(roles)) for roles in order]
+        stages = _AT_ONCE if interrupted else _IN_ORDER
+        self._stages = [stage for stage in stages if final_evaluation or stage is not _FINAL_EVALUATION]
         return self._begin_stage(now)
 
-    def _deadline_s(self, roles: set[Role]) -> float:
-        if self.was_interrupted:
-            return INTERRUPTED_DEADLINE_S
-        return max(STOP_DEADLINES_S[role] for role in roles if role != "evaluator" or len(roles) == 1)
+    def note_weights(self, newest: WeightsVersion) -> None:
+        """A version has arrived whole."""
+        self._newest = newest
 
     def _begin_stage(self, now: float) -> list[Outgoing]:
-        roles, deadline_s = self._stages[0]
-        self._stage_deadline = now + deadline_s
+        stage = self._stages[0]
+        self._stage_deadline = now + stage.deadline_s
         stops: list[Outgoing] = [
-            (node.peer, Stop(reason=self.stop_reason)) for node in self._living() if node.role in roles
+            (node.peer, Stop(reason=self.stop_reason)) for node in self._living() if node.role in stage.roles
         ]
-        return stops if stops else self._next_stage(now)
+        return [*stops, *self._move_on(now)]
 
-    def _next_stage(self, now: float, *, is_overdue: bool = False) -> list[Outgoing]:
-        if self.phase != "stopping":
+    def _move_on(self, now: float) -> list[Outgoing]:
+        """Begins the next stage if this one is over or overdue."""
+        if self.phase != "stopping" or not (now >= self._stage_deadline or self._is_over(self._stages[0])):
             return []
-        while self._stages:
-            roles, _ = self._stages[0]
-            if not is_overdue and any(node.role in roles for node in self._living()):
-                return []
-            self._stages.pop(0)
-            is_overdue = False
-            if self._stages:
-                return self._begin_stage(now)
+        self._stages.pop(0)
+        if self._stages:
+            return self._begin_stage(now)
         self.phase = "done"
         return self.progress()
+
+    def _is_over(self, stage: _Stage) -> bool:
+        if stage is _FINAL_EVALUATION:
+            has_judge = any(node.role == "evaluator" for node in self._living())
+            return not has_judge or self._newest is None or self._is_judged(self._newest)
+        return not any(node.role in stage.roles for node in self._living())
+
+    def _is_judged(self, version: WeightsVersion) -> bool:
+        return any(tuple(evaluation.report.version) == tuple(version) for evaluation in self.evaluations[-1:])
 
     def _stop_if_ending(self, node: Node) -> list[Outgoing]:
         is_ending = self.phase in ("stopping", "done") and node.role != "supervisor"
         return [(node.peer, Stop(reason=self.stop_reason))] if is_ending else []
 
     @property
-    def is_waiting_for_final_evaluation(self) -> bool:
-        """The learner has left, and the evaluator may judge the last version."""
-        return self.phase == "stopping" and bool(self._stages) and self._stages[0][0] == {"evaluator"}
+    def awaits_final_evaluation(self) -> bool:
+        """The learner has left, and the evaluator is to judge the last version."""
+        return self.phase == "stopping" and self._stages[0] is _FINAL_EVALUATION
 
     # Figures
 

@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, ParamSpec, TypeVar
 
 from parl_mq.config.models import NodeConfig
@@ -40,7 +40,7 @@ class NodeOptions:
 
     name: str
     hub: str
-    node: NodeConfig = NodeConfig()
+    node: NodeConfig = field(default_factory=NodeConfig)
     lifeline_fd: int | None = None
 
 

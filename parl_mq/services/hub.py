@@ -1,0 +1,243 @@
+"""The hub: who is here, the run's settings, the newest weights, the record of the run."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from parl_mq import __version__
+from parl_mq.config.models import RunConfig
+from parl_mq.errors import EXIT_INTERRUPTED, EXIT_OK, WireError
+from parl_mq.model.snapshot import save_snapshot
+from parl_mq.net.channel import Frame, PeerId, SendOutcome, ServerChannel
+from parl_mq.net.zmq_channel import Network
+from parl_mq.services.hub_state import Evaluation, HubState, Outgoing
+from parl_mq.services.run_directory import RunDirectory
+from parl_mq.services.runtime import NodeOptions, StopSignal
+from parl_mq.services.weights_store import WeightsStore
+from parl_mq.spec import WeightsVersion
+from parl_mq.wire.codec import Decoder, encode
+from parl_mq.wire.messages import EvaluationFinished, ToHub, Weights
+
+TICK_S: Final = 0.25
+METRICS_EVERY_S: Final = 1.0
+LAST_WORDS_S: Final = 0.3
+"""Time that the last progress message gets to leave."""
+
+log = logging.getLogger("parl_mq")
+
+
+@dataclass(frozen=True, slots=True)
+class HubOptions:
+    """What the hub needs beside the options of every node.
+
+    Attributes:
+        config: of the run.
+        directory: where the run is recorded.
+        started_at: monotonic time at which the command started, s.
+    """
+
+    config: RunConfig
+    directory: Path
+    started_at: float
+
+
+class Hub:
+    """Two sockets around HubState and WeightsStore."""
+
+    def __init__(self, network: Network, control_endpoint: str, options: HubOptions, stop: StopSignal) -> None:
+        self._control = network.bind(control_endpoint)
+        self._weights = network.bind(_beside(self._control.endpoint))
+        self._stop = stop
+        self._directory = RunDirectory(options.directory)
+        self._config = options.config
+        self._started_at = options.started_at
+        self._store = WeightsStore()
+        self._backlog = Backlog(self._weights)
+        self._state = HubState(
+            options.config,
+            run_id=uuid.uuid4().hex[:12],
+            weights_endpoint=self._weights.endpoint,
+            started_at=options.started_at,
+        )
+        self._is_done = asyncio.Event()
+        self._next_metrics_at = 0.0
+
+    async def run(self) -> int:
+        """Serves until the run is over; returns the exit code."""
+        async with asyncio.TaskGroup() as tasks:
+            served = [
+                tasks.create_task(serve)
+                for serve in (self._serve_control(), self._serve_weights(), self._tick(), self._watch_stop())
+            ]
+            await self._is_done.wait()
+            for task in served:
+                task.cancel()
+        self._record_metrics()
+        self._directory.write_summary(self.summary())
+        await asyncio.sleep(LAST_WORDS_S)  # the transport gives no sign when its last message has left
+        if self._state.error is not None:
+            return self._state.error[1]
+        return EXIT_INTERRUPTED if self._state.was_interrupted else EXIT_OK
+
+    def summary(self) -> dict[str, Any]:
+        """What summary.json holds."""
+        state, figures, wall_s = self._state, self._state.figures(), time.monotonic() - self._started_at
+        steps, updates = figures.get("env_steps_total", 0.0), figures.get("updates_total", 0.0)
+        return {
+            "preset": self._config.preset,
+            "env_id": self._config.environment.id,
+            "algorithm": self._config.algorithm.name,
+            "seed": self._config.seed,
+            "target_return": self._config.stop.target_return,
+            "reached": state.time_to_target_s is not None,
+            "eval_return": state.evaluations[-1].mean_return if state.evaluations else None,
+            "env_steps": int(steps),
+            "updates": int(updates),
+            "wall_s": round(wall_s, 3),
+            "time_to_target_s": None if state.time_to_target_s is None else round(state.time_to_target_s, 3),
+            "env_steps_per_s": round(steps / wall_s, 1),
+            "updates_per_s": round(updates / wall_s, 1),
+            "samples_per_insert": figures.get("samples_per_insert"),
+            "run_dir": str(self._directory.path),
+            "episodes": int(figures["episodes_total"]),
+            "evaluations": len(state.evaluations),
+            "best_eval_return": figures.get("best_eval_return"),
+            "first_env_step_s": None if state.first_step_s is None else round(state.first_step_s, 3),
+            "stop_reason": state.stop_reason,
+            "interrupted": state.was_interrupted,
+            "error": None if state.error is None else state.error[0],
+            "version": __version__,
+        }
+
+    async def _serve_control(self) -> None:
+        decode = Decoder(ToHub)
+        while True:
+            for peer, frames in await self._control.receive_many():
+                try:
+                    message, _ = decode(frames)
+                except WireError as error:
+                    log.warning("dropped a message on the control socket: %s", error)
+                    continue
+                before = len(self._state.evaluations)
+                self._send(self._state.handle(peer, message, time.monotonic()))
+                if isinstance(message, EvaluationFinished):
+                    self._store.release(WeightsVersion(*message.version))
+                for evaluation in self._state.evaluations[before:]:
+                    self._record_evaluation(evaluation)
+                self._after_change()
+
+    async def _serve_weights(self) -> None:
+        decode = Decoder(Weights)
+        while True:
+            for peer, frames in await self._weights.receive_many():
+                try:
+                    message, arrays = decode(frames)
+                    self._backlog.send(self._store.handle(peer, message, arrays, time.monotonic()))
+                    if self._store.newest is not None:
+                        self._state.note_weights(self._store.newest.version)
+                except WireError as error:
+                    log.warning("dropped a message on the weights socket: %s", error)
+
+    async def _tick(self) -> None:
+        while True:
+            now = time.monotonic()
+            self._send(self._state.tick(now))
+            self._backlog.flush()
+            if now >= self._next_metrics_at:
+                self._next_metrics_at = now + METRICS_EVERY_S
+                self._record_metrics()
+            self._after_change()
+            await asyncio.sleep(TICK_S)  # the period itself
+
+    async def _watch_stop(self) -> None:
+        await self._stop.wait()
+        self._send(self._state.stop(self._stop.reason, time.monotonic(), interrupted=True))
+        self._after_change()
+
+    def _after_change(self) -> None:
+        if self._state.awaits_final_evaluation:
+            self._backlog.send(self._store.serve_final(time.monotonic()))
+        if self._state.phase == "done":
+            self._is_done.set()
+
+    def _send(self, outgoing: Iterable[Outgoing]) -> None:
+        for peer, message in outgoing:
+            self._control.try_send(peer, encode(message))
+
+    def _record_metrics(self) -> None:
+        now = time.monotonic()
+        figures = {name: value for name, value in self._state.figures().items() if _is_finite(value)}
+        self._directory.append_metrics(
+            {"kind": "figures", "time_s": round(now - self._started_at, 3), "phase": self._state.phase, **figures}
+        )
+
+    def _record_evaluation(self, evaluation: Evaluation) -> None:
+        report = evaluation.report
+        self._directory.append_metrics(
+            {
+                "kind": "evaluation",
+                "time_s": round(evaluation.wall_s, 3),
+                "env_steps": evaluation.env_steps,
+                "updates": report.updates,
+                "version": list(report.version),
+                "mean_return": evaluation.mean_return,
+                "returns": report.returns,
+                "lengths": report.lengths,
+                "duration_s": round(report.duration_s, 4),
+            }
+        )
+        snapshot = self._store.get(WeightsVersion(*report.version))
+        if evaluation.is_best and snapshot is not None:
+            save_snapshot(self._directory.checkpoints / "best", snapshot, {"eval_return": evaluation.mean_return})
+
+
+class Backlog:
+    """Replies that a peer's full queue could not take yet; bounded by what the peer may ask for at once."""
+
+    def __init__(self, channel: ServerChannel) -> None:
+        self._channel = channel
+        self._waiting: dict[PeerId, list[list[Frame]]] = {}
+
+    def send(self, replies: Iterable[tuple[PeerId, list[Frame]]]) -> None:
+        """Sends now what can be sent now, in order for each peer."""
+        for peer, frames in replies:
+            self._waiting.setdefault(peer, []).append(frames)
+        self.flush()
+
+    def flush(self) -> None:
+        """Tries again; what belongs to a peer that is gone is dropped."""
+        for peer in list(self._waiting):
+            queue = self._waiting.pop(peer)
+            while queue:
+                outcome = self._channel.try_send(peer, queue[0])
+                if outcome is SendOutcome.FULL:
+                    self._waiting[peer] = queue
+                    break
+                queue = [] if outcome is SendOutcome.GONE else queue[1:]
+
+
+async def serve(options: NodeOptions, hub: HubOptions, stop: StopSignal) -> int:
+    """Runs a hub to the run's end."""
+    network = Network()
+    try:
+        return await Hub(network, options.hub, hub, stop).run()
+    finally:
+        network.close()
+
+
+def _beside(control: str) -> str:
+    """Where the weights socket is bound: beside the control socket, on any free port for tcp."""
+    if control.startswith("ipc://"):
+        return f"{control}.weights"
+    return f"{control.rpartition(':')[0]}:0"
+
+
+def _is_finite(value: float) -> bool:
+    return value == value and abs(value) != float("inf")
