@@ -1,0 +1,246 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
+"""The K-ary sum tree; the signatures and what callers must know stand in `_sum_tree.pyi`."""
+
+import numpy as np
+
+from libc.stdint cimport int64_t, uint32_t
+
+
+cdef extern from "kernels.hpp" namespace "parl" nogil:
+    cdef enum Kernel:
+        kPortable
+        kAvx2
+        kAvx512
+
+    ctypedef void (*Search)(const double *, const double *, int64_t, int64_t *, double *) noexcept nogil
+
+    struct Tree:
+        double *rows[34]
+        int64_t counts[34]
+        int height
+        int shift
+        uint32_t *dirty
+        int64_t num_dirty
+        Search search
+
+    bint is_available(Kernel kernel) noexcept
+    Search choose_search(int shift, Kernel kernel) noexcept
+    double just_below(double x) noexcept
+    int64_t first_outside(const double *values, int64_t n, double largest) noexcept
+    int64_t first_outside(const int64_t *slots, int64_t n, int64_t largest) noexcept
+    void mark_range(Tree &tree, int64_t start, int64_t stop) noexcept
+    void set_leaves(Tree &tree, int64_t n, const int64_t *slots, const double *values) noexcept
+    void write_leaves(Tree &tree, int64_t start, int64_t n, const double *values) noexcept
+    void fill_leaves(Tree &tree, int64_t start, int64_t stop, double value) noexcept
+    void refresh(Tree &tree) noexcept
+    void scale(int64_t n, const double *uniforms, double total, double *targets) noexcept
+    void find_slots(const Tree &tree, int64_t n, int64_t *slots, double *targets) noexcept
+    void take_leaves(const Tree &tree, int64_t n, const int64_t *slots, double *values) noexcept
+
+
+LARGEST_VALUE = 1e290
+"""No sum of 2^32 such values is infinite."""
+
+cdef double LARGEST = LARGEST_VALUE
+cdef int64_t LARGEST_CAPACITY = 1 << 32
+
+# Giving the GIL up costs little, but getting it back from a busy thread takes up to a switch interval: only work of
+# tens of microseconds is worth it.
+cdef int64_t RELEASE_ITEMS = 2048
+cdef int64_t RELEASE_RANGE = 65536
+
+cdef dict KERNELS = {"avx512": kAvx512, "avx2": kAvx2, "portable": kPortable}
+
+
+def available_kernels():
+    return tuple(name for name, kernel in KERNELS.items() if is_available(kernel))
+
+
+def padded_size(capacity, arity):
+    _check_shape(capacity, arity)
+    group = max(arity, 8)
+    return -(-capacity // group) * group
+
+
+def _check_shape(capacity, arity):
+    if not 1 <= capacity <= LARGEST_CAPACITY:
+        raise ValueError(f"capacity is {capacity}: it must lie in [1, 2^32]")
+    if arity not in (2, 4, 8, 16, 32, 64):
+        raise ValueError(f"arity is {arity}: it must be a power of two in [2, 64]")
+
+
+def _aligned_zeros(size):
+    memory = np.zeros(size + 7)
+    start = -memory.ctypes.data % 64 // 8
+    return memory[start:start + size]
+
+
+def _check_leaves(leaves, size):
+    if not isinstance(leaves, np.ndarray) or leaves.dtype != np.float64 or leaves.ndim != 1:
+        raise TypeError("leaves must be a one-dimensional float64 array")
+    if leaves.size < size:
+        raise ValueError(f"leaves has {leaves.size} values: {size} are needed")
+    if not (leaves.flags.c_contiguous and leaves.flags.writeable and leaves.ctypes.data % 64 == 0):
+        raise ValueError("leaves must be contiguous, writeable and aligned to 64 bytes")
+
+
+cdef _check_values(const double *values, int64_t n, name):
+    cdef int64_t bad = first_outside(values, n, LARGEST)
+    if bad >= 0:
+        raise ValueError(f"{name}[{bad}] is {values[bad]}: a value must lie in [0, {LARGEST}]")
+
+
+cdef _check_range(int64_t start, int64_t stop, int64_t capacity):
+    if not 0 <= start <= stop <= capacity:
+        raise ValueError(f"slots {start} to {stop} do not lie in [0, {capacity}]")
+
+
+cdef _check_length(name, int64_t length, int64_t expected):
+    if length != expected:
+        raise ValueError(f"{name} has {length} items instead of {expected}")
+
+
+cdef class SumTree:
+    cdef readonly int64_t capacity
+    cdef readonly int arity
+    cdef readonly str kernel
+    cdef Tree _tree
+    cdef list _arrays
+    cdef uint32_t[::1] _dirty
+    cdef object _leaves
+
+    def __cinit__(self, capacity, *, arity=8, leaves=None, kernel=None):
+        size = padded_size(capacity, arity)
+        kernel = available_kernels()[0] if kernel is None else kernel
+        if kernel not in available_kernels():
+            raise ValueError(f"kernel is {kernel!r}: this machine has {', '.join(available_kernels())}")
+        if leaves is not None:
+            _check_leaves(leaves, size)
+        self.capacity, self.arity, self.kernel = capacity, arity, kernel
+        self._tree.shift = arity.bit_length() - 1
+        self._tree.search = choose_search(self._tree.shift, KERNELS[kernel])
+        self._lay_out(_aligned_zeros(size) if leaves is None else leaves[:size])
+
+    cdef _lay_out(self, leaves):
+        cdef double[::1] row = leaves
+        _check_values(&row[0], self.capacity, "leaves")
+        row[self.capacity:] = 0.0
+        self._leaves = leaves[:self.capacity]
+        self._leaves.flags.writeable = False
+        self._arrays = [leaves]
+        self._tree.rows[0], self._tree.counts[0] = &row[0], self.capacity
+        count, height = self.capacity, 0
+        while height == 0 or count > 1:
+            count, height = -(-count // self.arity), height + 1
+            self._arrays.append(_aligned_zeros(padded_size(count, self.arity)))
+            row = self._arrays[height]
+            self._tree.rows[height], self._tree.counts[height] = &row[0], count
+        self._tree.height = height
+        self._dirty = np.empty(self._tree.counts[1] + 1, np.uint32)
+        self._tree.dirty = &self._dirty[0]
+        mark_range(self._tree, 0, self.capacity)
+
+    @property
+    def leaves(self):
+        return self._leaves
+
+    @property
+    def total(self):
+        return self._fresh_total()
+
+    def _rows(self):
+        return tuple(self._arrays)
+
+    def set(self, const int64_t[::1] slots not None, const double[::1] values not None):
+        cdef int64_t n = slots.shape[0]
+        cdef int64_t bad
+        _check_length("values", values.shape[0], n)
+        if n == 0:
+            return
+        bad = first_outside(&slots[0], n, self.capacity - 1)
+        if bad >= 0:
+            raise ValueError(f"slots[{bad}] is {slots[bad]}: a slot must lie in [0, {self.capacity})")
+        _check_values(&values[0], n, "values")
+        if n < RELEASE_ITEMS:
+            set_leaves(self._tree, n, &slots[0], &values[0])
+        else:
+            with nogil:
+                set_leaves(self._tree, n, &slots[0], &values[0])
+
+    def fill(self, int64_t start, int64_t stop, double value):
+        _check_range(start, stop, self.capacity)
+        _check_values(&value, 1, "value")
+        if stop - start < RELEASE_RANGE:
+            fill_leaves(self._tree, start, stop, value)
+        else:
+            with nogil:
+                fill_leaves(self._tree, start, stop, value)
+
+    def write(self, int64_t start, const double[::1] values not None):
+        cdef int64_t n = values.shape[0]
+        _check_range(start, start + n, self.capacity)
+        if n == 0:
+            return
+        _check_values(&values[0], n, "values")
+        if n < RELEASE_RANGE:
+            write_leaves(self._tree, start, n, &values[0])
+        else:
+            with nogil:
+                write_leaves(self._tree, start, n, &values[0])
+
+    def refresh(self):
+        self._fresh_total()
+
+    cdef double _fresh_total(self):
+        if self._tree.num_dirty < RELEASE_ITEMS:
+            refresh(self._tree)
+        else:
+            with nogil:
+                refresh(self._tree)
+        return self._tree.rows[self._tree.height][0]
+
+    cdef double _positive_total(self) except -1.0:
+        cdef double total = self._fresh_total()
+        if total == 0.0:
+            raise ValueError("the total is 0: no slot can be found")
+        return total
+
+    cdef _search(self, int64_t n, int64_t *slots, double *targets):
+        if n < RELEASE_ITEMS:
+            find_slots(self._tree, n, slots, targets)
+        else:
+            with nogil:
+                find_slots(self._tree, n, slots, targets)
+
+    def find(self, const double[::1] targets not None):
+        cdef int64_t n = targets.shape[0]
+        cdef double total = self._positive_total()
+        slots = np.empty(n, np.int64)
+        cdef int64_t[::1] found = slots
+        cdef double[::1] rests = np.array(targets)
+        if n == 0:
+            return slots
+        cdef int64_t bad = first_outside(&rests[0], n, just_below(total))
+        if bad >= 0:
+            raise ValueError(f"targets[{bad}] is {targets[bad]}: a target must lie in [0, {total})")
+        self._search(n, &found[0], &rests[0])
+        return slots
+
+    def draw(self, const double[::1] uniforms not None, out_slots=None, out_values=None):
+        cdef int64_t n = uniforms.shape[0]
+        cdef double total = self._positive_total()
+        out_slots = np.empty(n, np.int64) if out_slots is None else out_slots
+        out_values = np.empty(n, np.float64) if out_values is None else out_values
+        cdef int64_t[::1] slots = out_slots
+        cdef double[::1] values = out_values
+        _check_length("out_slots", slots.shape[0], n)
+        _check_length("out_values", values.shape[0], n)
+        if n == 0:
+            return out_slots, out_values
+        cdef int64_t bad = first_outside(&uniforms[0], n, just_below(1.0))
+        if bad >= 0:
+            raise ValueError(f"uniforms[{bad}] is {uniforms[bad]}: a uniform must lie in [0, 1)")
+        scale(n, &uniforms[0], total, &values[0])
+        self._search(n, &slots[0], &values[0])
+        take_leaves(self._tree, n, &slots[0], &values[0])
+        return out_slots, out_values
