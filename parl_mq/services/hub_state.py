@@ -163,6 +163,8 @@ class HubState:
                 return []
             case EvaluationFinished():
                 return self._note_evaluation(known, now)
+            case StopRequest() if known.error_code is not None:
+                return self.fail(known.reason, known.error_code, now)
             case StopRequest():
                 return self.stop(known.reason, now, interrupted=known.interrupted)
             case Goodbye():

@@ -136,11 +136,17 @@ class EvaluationFinished(Message):
 
 
 class StopRequest(Message):
-    """Supervisor -> hub: end the run in order, for this reason."""
+    """Supervisor -> hub: end the run in order, for this reason.
+
+    Attributes:
+        interrupted: everybody has little time, and nothing is evaluated any more.
+        error_code: the run failed, and this is its exit code; None where it did not.
+    """
 
     kind: Literal["stop_request"] = "stop_request"
     reason: Text
     interrupted: bool = False
+    error_code: int | None = None
 
 
 class Goodbye(Message):
