@@ -1,0 +1,65 @@
+"""A client's end of the data plane: attaches, attaches again after each reconnect, and hands messages on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import numpy.typing as npt
+
+from parl_mq.errors import Refused
+from parl_mq.net.channel import ClientChannel, LinkEvent
+from parl_mq.wire.codec import Decoder, encode
+from parl_mq.wire.messages import Attach, AttachRefused, Message, SayHello
+from parl_mq.wire.messages import FromReplay as FromReplay
+
+Handler = Callable[[Message, dict[str, npt.NDArray[Any]]], None]
+
+log = logging.getLogger("parl_mq")
+
+
+class ReplayLink:
+    """Keeps one client attached to one replay node.
+
+    Everything but the refusals goes to `handle`, Attached included: the client then sends again what is unanswered.
+    """
+
+    def __init__(self, channel: ClientChannel, attach: Attach, handle: Handler) -> None:
+        self.channel = channel
+        self._attach = attach
+        self._handle = handle
+        self._decode = Decoder(FromReplay)
+
+    async def run(self) -> None:
+        """Receives until cancelled.
+
+        Raises:
+            Refused: the replay node refused this client and said why.
+        """
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._receive())
+            tasks.create_task(self._watch_link())
+
+    async def _watch_link(self) -> None:
+        while True:
+            match await self.channel.next_event():
+                case LinkEvent.CONNECTED:
+                    await self.channel.send(encode(self._attach))
+                case LinkEvent.DISCONNECTED:
+                    log.warning("lost the connection to the replay node; waiting for it")
+                case LinkEvent.REFUSED:
+                    log.error("the replay node refused the connection")
+
+    async def _receive(self) -> None:
+        while True:
+            for frames in await self.channel.receive_many():
+                message, arrays = self._decode(frames)
+                match message:
+                    case SayHello():
+                        await self.channel.send(encode(self._attach))
+                    case AttachRefused():
+                        raise Refused(f"the replay node refused this node: {message.reason}", message.exit_code)
+                    case _:
+                        self._handle(message, arrays)
