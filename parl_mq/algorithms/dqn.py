@@ -1,0 +1,262 @@
+"""DQN (Mnih et al. 2015) with double targets, n-step returns, importance weights and the ladder of Ape-X.
+
+Shape letters: B batch, A actions, M environments, P parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from parl_mq.algorithms.base import Observation, TrainingBatch, UpdateOutcome
+from parl_mq.algorithms.dqn_config import DQNConfig
+from parl_mq.algorithms.exploration import ladder_epsilons
+from parl_mq.algorithms.staging import StagedBatch, Staging
+from parl_mq.algorithms.targets import (
+    clip_norm,
+    double_values,
+    huber_gradient,
+    huber_loss,
+    n_step_target,
+    update_target,
+)
+from parl_mq.errors import ConfigError, SnapshotError
+from parl_mq.model.acting import NumpyMlp
+from parl_mq.model.adam import Adam
+from parl_mq.model.encoder import ObservationEncoder
+from parl_mq.model.networks import Mlp, MlpLayout
+from parl_mq.model.weights import check_shapes
+from parl_mq.spec import TableSpec
+
+
+class DQN:
+    """The algorithm's entry."""
+
+    @staticmethod
+    def make_trainer(config: DQNConfig, spec: TableSpec, seed: int, device: torch.device) -> DQNTrainer:
+        """See parl_mq.algorithms.base.Algorithm."""
+        return DQNTrainer(config, spec, seed, device)
+
+    @staticmethod
+    def make_policy(config: DQNConfig, spec: TableSpec, ladder: npt.NDArray[np.float64]) -> DQNPolicy:
+        """See parl_mq.algorithms.base.Algorithm."""
+        return DQNPolicy(config, spec, ladder)
+
+
+class DQNTrainer:
+    """The learner's half: the online and the target network and the optimizer.
+
+    Attributes:
+        num_updates: gradient steps taken, without the skipped ones.
+    """
+
+    def __init__(self, config: DQNConfig, spec: TableSpec, seed: int, device: torch.device) -> None:
+        encoder = ObservationEncoder(spec)
+        self._config = config
+        self._actions = _DiscreteActions.of(spec)
+        self._staging = Staging(encoder, device)
+        self._layout = _q_layout(config, encoder, self._actions)
+        online_P = self._layout.initial(seed).to(device)
+        self._online = Mlp(self._layout, online_P)
+        self._target = Mlp(self._layout, online_P.clone())
+        self._gradient = Mlp(self._layout, torch.empty_like(online_P))
+        self._adam = Adam(online_P, config.learning_rate)
+        self.num_updates = 0
+
+    def update(self, batch: TrainingBatch) -> UpdateOutcome:
+        """One gradient step.
+
+        Raises:
+            ValueError: an action lies outside its space, or an observation has another shape. Nothing is changed then.
+        """
+        staged = self._staging.stage(batch, self._actions.to_indices(batch.action))
+        with torch.inference_mode():
+            # One transfer brings back all that the host needs; the step behind it is not waited for.
+            report = self._gradient_and_report(staged).cpu().numpy().astype(np.float64)
+            outcome = self._outcome(report, batch.weight)
+            if not outcome.was_skipped:
+                self._step(outcome.figures["grad_norm"])
+        return outcome
+
+    def policy_weights(self) -> dict[str, torch.Tensor]:
+        """The online network's parameters on the CPU; later updates do not touch them."""
+        return self._layout.named(self._online.flat_P.to("cpu", copy=True))
+
+    def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """Everything needed to go on exactly, on the CPU; later updates do not touch it."""
+        tensors = {name: tensor.to("cpu", copy=True) for name, tensor in self._state_tensors().items()}
+        return tensors, {"num_updates": self.num_updates, "num_adam_steps": self._adam.num_steps}
+
+    def load_state(self, tensors: Mapping[str, torch.Tensor], values: Mapping[str, Any]) -> None:
+        """Takes back what `state` gave.
+
+        Raises:
+            SnapshotError: a tensor or value is missing, unknown or of another kind. Nothing is changed then.
+        """
+        own = self._state_tensors()
+        check_shapes(own, tensors, what="DQN's state")
+        num_updates, num_adam_steps = _count(values, "num_updates"), _count(values, "num_adam_steps")
+        for name, tensor in own.items():
+            tensor.copy_(tensors[name])
+        self.num_updates, self._adam.num_steps = num_updates, num_adam_steps
+
+    def _gradient_and_report(self, staged: StagedBatch) -> torch.Tensor:
+        """Leaves the gradient in place; [2B + 1]: TD errors, Q of the actions taken, and the gradient's norm."""
+        reward_B, discount_B, weight_B = staged.scalars
+        activations, q_BA, value_B = self._q_and_next_value(staged)
+        q_B = q_BA.gather(1, staged.action).squeeze(1)
+        error_B = q_B - n_step_target(reward_B, discount_B, value_B)
+        slope_B = huber_gradient(error_B, weight_B, self._config.huber_delta)
+        q_gradient_BA = torch.zeros_like(q_BA).scatter_(1, staged.action, slope_B.unsqueeze(1))
+        self._online.backward(activations, q_gradient_BA, into=self._gradient)
+        norm = torch.linalg.vector_norm(self._gradient.flat_P)
+        return torch.cat((error_B, q_B, norm.unsqueeze(0)))
+
+    def _q_and_next_value(self, staged: StagedBatch) -> tuple[list[torch.Tensor], torch.Tensor, torch.Tensor]:
+        """The online network's activations and output for the observations, and the values [B] of the next ones."""
+        batch_size = staged.batch_size
+        q_next_BA = self._target(staged.features[batch_size:])
+        if self._config.double:
+            both = self._online.activations(staged.features)
+            activations = [part[:batch_size] for part in both]
+            value_B = double_values(both[-1][batch_size:], q_next_BA)
+        else:
+            activations = self._online.activations(staged.features[:batch_size])
+            value_B = q_next_BA.amax(1)
+        return activations, activations[-1], value_B
+
+    def _outcome(self, report: npt.NDArray[np.float64], weight_B: npt.NDArray[np.float32]) -> UpdateOutcome:
+        batch_size = len(weight_B)
+        error_B, q_B, grad_norm = report[:batch_size], report[batch_size:-1], float(report[-1])
+        magnitude_B = np.abs(error_B)
+        loss = huber_loss(magnitude_B, weight_B, self._config.huber_delta)
+        if not (isfinite(loss) and isfinite(grad_norm)):
+            # Rows whose error is not finite are to be drawn as rarely as the table allows.
+            return UpdateOutcome(np.where(np.isfinite(magnitude_B), magnitude_B, 0.0), {}, was_skipped=True)
+        q_mean, td_mean = float(q_B.sum()) / batch_size, float(magnitude_B.sum()) / batch_size
+        figures = {
+            "loss": loss,
+            "grad_norm": grad_norm,
+            "q_mean": q_mean,
+            "q_max": float(q_B.max()),
+            "td_mean": td_mean,
+        }
+        return UpdateOutcome(magnitude_B, figures)
+
+    def _step(self, grad_norm: float) -> None:
+        config = self._config
+        clip_norm(self._gradient.flat_P, grad_norm, config.max_grad_norm)
+        self._adam.step(self._gradient.flat_P)
+        self.num_updates += 1
+        if self.num_updates % config.target_update_interval == 0:
+            update_target(self._target.flat_P, self._online.flat_P, config.tau)
+
+    def _state_tensors(self) -> dict[str, torch.Tensor]:
+        vectors = {
+            "online": self._online.flat_P,
+            "target": self._target.flat_P,
+            "adam_mean": self._adam.mean_P,
+            "adam_square": self._adam.square_P,
+        }
+        return {
+            f"{prefix}.{name}": part
+            for prefix, flat_P in vectors.items()
+            for name, part in self._layout.named(flat_P).items()
+        }
+
+
+class DQNPolicy:
+    """The actor's and the evaluator's half: epsilon-greedy with one epsilon for each of M environments.
+
+    Attributes:
+        epsilons: [M] share of random actions.
+    """
+
+    def __init__(self, config: DQNConfig, spec: TableSpec, ladder: npt.NDArray[np.float64]) -> None:
+        self.epsilons = ladder_epsilons(ladder, epsilon=config.epsilon, alpha=config.epsilon_alpha)
+        self._encoder = ObservationEncoder(spec)
+        self._actions = _DiscreteActions.of(spec)
+        layout = _q_layout(config, self._encoder, self._actions)
+        self._expected = layout.named(torch.empty(layout.num_parameters))
+        self._q: NumpyMlp | None = None
+
+    def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Acts with a copy of these from now on.
+
+        Raises:
+            SnapshotError: they belong to another network. The policy keeps the ones it has.
+        """
+        check_shapes(self._expected, weights, what="DQN's weights")
+        self._q = NumpyMlp(weights)
+
+    def act(self, obs: Observation, rng: np.random.Generator) -> npt.NDArray[np.generic]:
+        """[M] actions, each random with its environment's epsilon.
+
+        Raises:
+            ValueError: no weights have been loaded, or `obs` is not M rows of the spec.
+        """
+        indices = self._best(obs)
+        explores = rng.random(len(self.epsilons)) < self.epsilons
+        random = rng.integers(self._actions.num_actions, size=len(self.epsilons))
+        return self._actions.from_indices(np.where(explores, random, indices))
+
+    def act_greedily(self, obs: Observation) -> npt.NDArray[np.generic]:
+        """[M] actions of the largest Q; the first of equal ones.
+
+        Raises:
+            ValueError: as `act`.
+        """
+        return self._actions.from_indices(self._best(obs))
+
+    def _best(self, obs: Observation) -> npt.NDArray[np.int64]:
+        if self._q is None:
+            raise ValueError("the policy has no weights yet: call load_weights first")
+        best: npt.NDArray[np.int64] = self._q(self._encoder.encode(obs)).argmax(1)
+        return best
+
+
+@dataclass(frozen=True, slots=True)
+class _DiscreteActions:
+    """A Discrete action space: actions in the environment's numbering and dtype, and indices from 0."""
+
+    start: int
+    num_actions: int
+    dtype: np.dtype[Any]
+
+    @classmethod
+    def of(cls, spec: TableSpec) -> _DiscreteActions:
+        name = spec.action_names[0]
+        space = spec.spaces.get(name)
+        if len(spec.action_names) > 1 or space is None or space.kind != "Discrete":
+            kinds = {name: space.kind if (space := spec.spaces.get(name)) else "unknown" for name in spec.action_names}
+            raise ConfigError(f"algorithm.name: dqn needs one Discrete action; the environment has {kinds}")
+        return cls(int(space.low[0]), space.num_values, np.dtype(spec[name].dtype))
+
+    def to_indices(self, action_B: npt.NDArray[np.generic]) -> npt.NDArray[np.int64]:
+        index_B = action_B.astype(np.int64) - self.start
+        if index_B.size and index_B.view(np.uint64).max() >= self.num_actions:  # a negative one is huge as uint64
+            raise ValueError(
+                f"an action lies outside {self.start}..{self.start + self.num_actions - 1}: "
+                f"{action_B.min()}..{action_B.max()}"
+            )
+        return index_B
+
+    def from_indices(self, index_M: npt.NDArray[np.int64]) -> npt.NDArray[np.generic]:
+        return (index_M + self.start).astype(self.dtype)
+
+
+def _q_layout(config: DQNConfig, encoder: ObservationEncoder, actions: _DiscreteActions) -> MlpLayout:
+    return MlpLayout((encoder.num_features, *config.hidden_sizes, actions.num_actions))
+
+
+def _count(values: Mapping[str, Any], name: str) -> int:
+    count = values.get(name)
+    if not isinstance(count, int) or count < 0:
+        raise SnapshotError(f"DQN's state: {name} is {count!r}, expected a count")
+    return count

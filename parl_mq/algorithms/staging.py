@@ -1,0 +1,76 @@
+"""Takes a training batch to the device.
+
+Shape letters: B batch, F features of an observation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from parl_mq.algorithms.base import TrainingBatch
+from parl_mq.model.encoder import ObservationEncoder
+
+
+@dataclass(frozen=True, slots=True)
+class StagedBatch:
+    """A batch on the device; valid until the next one is staged.
+
+    Attributes:
+        features: [2B, F] float32: the observations, then the next observations, so that one pass does for both.
+        action: [B, 1] int64, from 0.
+        scalars: [3, B] float32: reward, discount and weight.
+    """
+
+    features: torch.Tensor
+    action: torch.Tensor
+    scalars: torch.Tensor
+
+    def to(self, device: torch.device) -> StagedBatch:
+        """The same on another device; the host goes on before the copies are made."""
+        return StagedBatch(
+            self.features.to(device, non_blocking=True),
+            self.action.to(device, non_blocking=True),
+            self.scalars.to(device, non_blocking=True),
+        )
+
+    @property
+    def batch_size(self) -> int:
+        """B."""
+        return len(self.action)
+
+
+class Staging:
+    """Host memory that batches are written into, pinned where the device is a GPU, and their place on the device.
+
+    The memory is used again by each batch: whoever reads a staged batch must be done with it, on the device too,
+    before the next. Copying once also means that the batch's arrays may be read-only.
+    """
+
+    def __init__(self, encoder: ObservationEncoder, device: torch.device) -> None:
+        self._encoder = encoder
+        self._device = device
+        self._allocate(batch_size=0)
+
+    def stage(self, batch: TrainingBatch, action_B: npt.NDArray[np.int64]) -> StagedBatch:
+        """The batch on the device, with actions counted from 0."""
+        if (batch_size := len(batch.reward)) != self._on_host.batch_size:
+            self._allocate(batch_size)
+        self._encoder.encode(batch.obs, out=self._obs)
+        self._encoder.encode(batch.next_obs, out=self._next_obs)
+        self._index[:, 0] = action_B
+        self._reward[:], self._discount[:], self._weight[:] = batch.reward, batch.discount, batch.weight
+        return self._on_host if self._device.type == "cpu" else self._on_host.to(self._device)
+
+    def _allocate(self, batch_size: int) -> None:
+        is_pinned = self._device.type == "cuda"
+        features = torch.empty(2 * batch_size, self._encoder.num_features, pin_memory=is_pinned)
+        action = torch.empty(batch_size, 1, dtype=torch.int64, pin_memory=is_pinned)
+        scalars = torch.empty(3, batch_size, pin_memory=is_pinned)
+        self._on_host = StagedBatch(features, action, scalars)
+        self._obs, self._next_obs = features.numpy()[:batch_size], features.numpy()[batch_size:]
+        self._index = action.numpy()
+        self._reward, self._discount, self._weight = scalars.numpy()

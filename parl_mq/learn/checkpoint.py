@@ -1,0 +1,223 @@
+"""Checkpoints: directories that are complete or not there, checked by hash; torch-free.
+
+A directory `updates-000000012345` holds `weights.safetensors` (what a policy needs), `trainer.safetensors` (what a
+learner needs besides), `state.json`, and `manifest.json` with the SHA-256 of each. It is written under a temporary
+name, synced and renamed. `best` is a link to a directory of the same kind, without the trainer.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from pydantic import BaseModel, NonNegativeInt, ValidationError
+
+from parl_mq.errors import SnapshotError
+from parl_mq.model.snapshot import digest_of
+
+FORMAT: Final = 1
+"""Grows with every change after which older readers would go wrong."""
+
+BEST: Final = "best"
+_MANIFEST: Final = "manifest.json"
+_STATE: Final = "state.json"
+_WEIGHTS: Final = "weights.safetensors"
+_TRAINER: Final = "trainer.safetensors"
+_UNFINISHED: Final = ".unfinished-"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What one directory holds.
+
+    Attributes:
+        updates: learner updates in it.
+        weights: safetensors of the policy's weights.
+        trainer: safetensors of the trainer's state; None where only a policy was kept.
+        values: plain JSON values beside them.
+    """
+
+    updates: int
+    weights: bytes
+    trainer: bytes | None = None
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a search for the newest checkpoint found.
+
+    Attributes:
+        checkpoint: the newest one that is whole; None when there is none.
+        path: where it lies.
+        damaged: what is wrong with those that are newer.
+    """
+
+    checkpoint: Checkpoint | None
+    path: Path | None
+    damaged: tuple[SnapshotError, ...]
+
+
+def save(root: Path, checkpoint: Checkpoint, *, keep: int) -> Path:
+    """Writes the checkpoint and removes all but the `keep` newest. One process at a time may do so under `root`.
+
+    Newer ones than this are removed too: the run went on from an older one because they were damaged.
+
+    Returns:
+        Its directory.
+
+    Raises:
+        SnapshotError: it could not be written; the message has the path and the reason. The older ones are as before.
+    """
+    with _os_errors_named(root):
+        path = _write(root, f"updates-{checkpoint.updates:012d}", checkpoint)
+        numbered = _numbered(root)
+        place = numbered.index(path)
+        _remove(*numbered[place + 1 :], *numbered[: max(0, place + 1 - keep)])
+    return path
+
+
+def save_best(root: Path, checkpoint: Checkpoint) -> Path:
+    """Writes the checkpoint and makes `best` point at it: a reader sees the old one or the new one.
+
+    One process at a time may do so under `root`; another may call `save` meanwhile.
+
+    Raises:
+        SnapshotError: as `save`.
+    """
+    with _os_errors_named(root):
+        path = _write(root, f"{BEST}-{checkpoint.updates:012d}", checkpoint)
+        link = root / f"{_UNFINISHED}{BEST}"
+        link.unlink(missing_ok=True)
+        link.symlink_to(path.name)
+        link.replace(root / BEST)
+        _sync_directory(root)
+        _remove(*(other for other in root.glob(f"{BEST}-*") if other != path))
+    return path
+
+
+def load(path: Path) -> Checkpoint:
+    """Reads one directory and checks every byte of it.
+
+    Raises:
+        SnapshotError: it is incomplete, damaged or of another format; the message names the file.
+    """
+    manifest = _parse(_Manifest, path / _MANIFEST, _read(path / _MANIFEST))
+    if manifest.format != FORMAT:
+        raise SnapshotError(f"{path}: its format is {manifest.format}, this version reads {FORMAT}")
+    state = _parse(_State, path / _STATE, _read_checked(path / _STATE, manifest))
+    weights = _read_checked(path / _WEIGHTS, manifest)
+    trainer = _read_checked(path / _TRAINER, manifest) if _TRAINER in manifest.files else None
+    return Checkpoint(state.updates, weights, trainer, state.values)
+
+
+def find_newest(root: Path) -> Found:
+    """The newest whole checkpoint under `root`, which need not exist; `best` does not count."""
+    damaged: list[SnapshotError] = []
+    for path in reversed(_numbered(root)):
+        try:
+            return Found(load(path), path, tuple(damaged))
+        except SnapshotError as exc:
+            damaged.append(exc)
+    return Found(None, None, tuple(damaged))
+
+
+class _Manifest(BaseModel):
+    format: int
+    files: dict[str, str]
+
+
+class _State(BaseModel):
+    updates: NonNegativeInt
+    values: dict[str, Any]
+
+
+_Json = TypeVar("_Json", bound=BaseModel)
+
+
+def _numbered(root: Path) -> list[Path]:
+    return sorted(root.glob("updates-*"))
+
+
+def _write(root: Path, name: str, checkpoint: Checkpoint) -> Path:
+    """Everything or nothing; never in the place of another one, so that no moment is without a whole one."""
+    root.mkdir(parents=True, exist_ok=True)
+    _remove(*root.glob(f"{_UNFINISHED}{name.partition('-')[0]}-*"))
+    unfinished = root / f"{_UNFINISHED}{name}"
+    unfinished.mkdir()
+    _write_files(unfinished, checkpoint)
+    free_names = (name if again == 0 else f"{name}-{again:03d}" for again in count())
+    path = next(path for free_name in free_names if not (path := root / free_name).exists())
+    unfinished.rename(path)
+    _sync_directory(root)
+    return path
+
+
+def _write_files(directory: Path, checkpoint: Checkpoint) -> None:
+    files = {_WEIGHTS: checkpoint.weights}
+    if checkpoint.trainer is not None:
+        files[_TRAINER] = checkpoint.trainer
+    files[_STATE] = _to_json({"updates": checkpoint.updates, "values": checkpoint.values})
+    digests = {name: digest_of(content) for name, content in files.items()}
+    files[_MANIFEST] = _to_json({"format": FORMAT, "files": digests})
+    for name, content in files.items():
+        with open(directory / name, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    _sync_directory(directory)
+
+
+def _to_json(values: Mapping[str, Any]) -> bytes:
+    return json.dumps(values, allow_nan=False, indent=1, sort_keys=True).encode()
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remove(*paths: Path) -> None:
+    for path in paths:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _parse(model: type[_Json], path: Path, content: bytes) -> _Json:
+    try:
+        return model.model_validate_json(content)
+    except ValidationError as exc:
+        raise SnapshotError(f"{path} is damaged: {exc}") from exc
+
+
+def _read(path: Path) -> bytes:
+    with _os_errors_named(path):
+        return path.read_bytes()
+
+
+def _read_checked(path: Path, manifest: _Manifest) -> bytes:
+    content = _read(path)
+    expected = manifest.files.get(path.name)
+    if digest_of(content) != expected:
+        raise SnapshotError(f"{path} is damaged: its SHA-256 is not {expected}, as the manifest says")
+    return content
+
+
+@contextmanager
+def _os_errors_named(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as exc:
+        raise SnapshotError(f"checkpoint {path}: {exc}") from exc

@@ -1,0 +1,186 @@
+"""The learner without its sockets: from drawn rows to updates, published weights and checkpoints.
+
+Pure and synchronous; it belongs to the learner's work thread.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from parl_mq.algorithms.base import Observation, Trainer, TrainingBatch
+from parl_mq.algorithms.targets import importance_weights
+from parl_mq.config.models import LearnerConfig
+from parl_mq.errors import ParlError, SnapshotError
+from parl_mq.learn.checkpoint import Checkpoint
+from parl_mq.model.snapshot import WeightsSnapshot
+from parl_mq.model.weights import pack, unpack
+from parl_mq.spec import STEP_COLUMNS, TableSpec, WeightsVersion
+
+Columns = Mapping[str, npt.NDArray[np.generic]]
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnRows:
+    """One batch as it was drawn, joined where several replay nodes gave parts of it; B rows.
+
+    Attributes:
+        columns: name -> [B, ...]: the observation's columns, the same with `next_` in front, the action's, `reward`,
+            `discount`, and the algorithm's extra ones.
+        probabilities: [B] float64, P(i) at which each row was drawn; 0 marks a row that must not count.
+        num_live: N, rows of the run that the draw could have given.
+    """
+
+    columns: Columns
+    probabilities: npt.NDArray[np.float64]
+    num_live: int
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerStep:
+    """What one update leads to.
+
+    Attributes:
+        magnitudes: [B] float64 >= 0, the rows' new priorities.
+        was_skipped: the loss was not finite, and nothing was changed.
+        published: a new version of the weights, or None while none is due.
+        is_checkpoint_due: take `Learner.checkpoint` and save it now.
+    """
+
+    magnitudes: npt.NDArray[np.float64]
+    was_skipped: bool
+    published: WeightsSnapshot | None
+    is_checkpoint_due: bool
+
+
+class Learner:
+    """Runs a trainer, counts what it does, and says when weights and checkpoints are due.
+
+    Args:
+        trainer: the algorithm's, fresh or about to take a checkpoint back.
+        spec: the table's.
+        config: when to publish, to checkpoint and to give up.
+        beta: exponent of the importance weights.
+        generation: of the versions that this learner publishes.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        spec: TableSpec,
+        config: LearnerConfig,
+        *,
+        beta: float,
+        generation: int,
+        clock: Callable[[], float],
+    ) -> None:
+        self._trainer = trainer
+        self._spec = spec
+        self._config = config
+        self._beta = beta
+        self._clock = clock
+        self._next_version = WeightsVersion(generation, 0)
+        self._checkpoint_at = clock() + config.checkpoint_every_s
+        self._num_skipped = 0
+        self._num_skipped_in_a_row = 0
+        self._recent: defaultdict[str, float] = defaultdict(float)
+        self._num_recent = 0
+
+    @property
+    def num_updates(self) -> int:
+        """Gradient steps, those before a resume included, the skipped ones not."""
+        return self._trainer.num_updates
+
+    def learn(self, rows: DrawnRows) -> LearnerStep:
+        """One update.
+
+        Raises:
+            ParlError: too many updates in a row had a loss that was not finite.
+        """
+        outcome = self._trainer.update(training_batch(rows, self._spec, self._beta))
+        self._count(outcome.figures, was_skipped=outcome.was_skipped)
+        is_publication_due = not outcome.was_skipped and self.num_updates % self._config.publish_every_updates == 0
+        published = self.publish() if is_publication_due else None
+        return LearnerStep(outcome.magnitudes, outcome.was_skipped, published, self._is_checkpoint_due())
+
+    def publish(self) -> WeightsSnapshot:
+        """The weights as they are now, under the next version: the first is (generation, 0)."""
+        version = self._next_version
+        self._next_version = version._replace(counter=version.counter + 1)
+        return WeightsSnapshot.of(version, self.num_updates, pack(self._trainer.policy_weights()))
+
+    def take_figures(self) -> dict[str, float]:
+        """Totals, and means of the trainer's figures over the updates since the last call; none if there were none."""
+        means = {name: total / self._num_recent for name, total in self._recent.items()}
+        self._recent.clear()
+        self._num_recent = 0
+        return {"updates": self.num_updates, "skipped_updates": self._num_skipped, **means}
+
+    def checkpoint(self) -> Checkpoint:
+        """All that is needed to go on exactly; later updates do not touch it, so another thread may save it."""
+        tensors, values = self._trainer.state()
+        return Checkpoint(
+            updates=self.num_updates,
+            weights=pack(self._trainer.policy_weights()),
+            trainer=pack(tensors),
+            values={"trainer": values, "num_skipped": self._num_skipped},
+        )
+
+    def resume(self, checkpoint: Checkpoint) -> None:
+        """Takes back what `checkpoint` gave, of this process or an earlier one.
+
+        Raises:
+            SnapshotError: it is not a learner's, or of another algorithm or network. Nothing is changed then.
+        """
+        values: Mapping[str, Any] = checkpoint.values
+        if checkpoint.trainer is None or not isinstance(trainer_values := values.get("trainer"), Mapping):
+            raise SnapshotError("this checkpoint holds weights alone: a learner cannot go on from it")
+        self._trainer.load_state(unpack(checkpoint.trainer), trainer_values)
+        self._num_skipped = int(values.get("num_skipped", 0))
+
+    def _count(self, figures: Mapping[str, float], *, was_skipped: bool) -> None:
+        self._num_skipped_in_a_row = self._num_skipped_in_a_row + 1 if was_skipped else 0
+        self._num_skipped += was_skipped
+        if self._num_skipped_in_a_row > self._config.max_skipped_updates:
+            raise ParlError(
+                f"learner: the loss was not finite in {self._num_skipped_in_a_row} updates in a row "
+                f"(learner.max_skipped_updates = {self._config.max_skipped_updates}), after update {self.num_updates}; "
+                "look for rewards or observations that are NaN or huge, or lower algorithm.learning_rate"
+            )
+        if not was_skipped:
+            self._num_recent += 1
+            for name, value in figures.items():
+                self._recent[name] += value
+
+    def _is_checkpoint_due(self) -> bool:
+        if (now := self._clock()) < self._checkpoint_at:
+            return False
+        self._checkpoint_at = now + self._config.checkpoint_every_s
+        return True
+
+
+def training_batch(rows: DrawnRows, spec: TableSpec, beta: float) -> TrainingBatch:
+    """The batch that a trainer learns from, with the importance weights over all of it."""
+    columns: Mapping[str, npt.NDArray[Any]] = rows.columns
+    inputs = (*spec.observation_names, *spec.action_names, *STEP_COLUMNS)
+    return TrainingBatch(
+        obs=_observation(columns, spec, prefix=""),
+        action=columns["action"],
+        reward=columns["reward"],
+        next_obs=_observation(columns, spec, prefix="next_"),
+        discount=columns["discount"],
+        weight=importance_weights(rows.probabilities, rows.num_live, beta),
+        extras={column.name: columns[column.name] for column in spec.columns if column.name not in inputs},
+    )
+
+
+def _observation(columns: Columns, spec: TableSpec, *, prefix: str) -> Observation:
+    if spec.observation_names == ("obs",):
+        return columns[f"{prefix}obs"]
+    return {name.removeprefix("obs/"): columns[prefix + name] for name in spec.observation_names}

@@ -1,0 +1,104 @@
+"""Networks whose parameters lie in one flat vector.
+
+One vector makes an optimizer step, a norm, a target update, a copy and an average over learners one operation each,
+which at the usual sizes is most of their cost.
+
+Shape letters: B batch, F input features, P parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from math import prod, sqrt
+
+import torch
+import torch.nn.functional as F
+
+
+@dataclass(frozen=True)
+class MlpLayout:
+    """Where the weights and biases of a multi-layer perceptron lie in its flat vector.
+
+    Attributes:
+        sizes: units of the input, of each hidden layer, and of the output.
+    """
+
+    sizes: tuple[int, ...]
+
+    @cached_property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Name -> shape, in the vector's order: `0.weight` [out, in], `0.bias` [out], `1.weight`, ..."""
+        return {
+            f"{layer}.{kind}": shape
+            for layer, (num_in, num_out) in enumerate(pairwise(self.sizes))
+            for kind, shape in (("weight", (num_out, num_in)), ("bias", (num_out,)))
+        }
+
+    @cached_property
+    def num_parameters(self) -> int:
+        """P."""
+        return sum(map(prod, self.shapes.values()))
+
+    def named(self, flat_P: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Views of the vector, by name."""
+        parts = torch.split(flat_P, [prod(shape) for shape in self.shapes.values()])
+        return {name: part.view(shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}
+
+    def initial(self, seed: int) -> torch.Tensor:
+        """[P] float32 on the CPU: uniform within ±1/sqrt(fan-in), weights and biases, as torch.nn.Linear does.
+
+        The same seed gives the same values whichever device they are for.
+        """
+        generator = torch.Generator().manual_seed(seed)
+        flat_P = torch.empty(self.num_parameters)
+        fan_in = 1
+        for part in self.named(flat_P).values():
+            fan_in = part.shape[1] if part.ndim == 2 else fan_in  # a bias shares its weight's
+            part.uniform_(-1 / sqrt(fan_in), 1 / sqrt(fan_in), generator=generator)
+        return flat_P
+
+
+class Mlp:
+    """A perceptron with ReLU between its layers, on the parameters in `flat_P`, which it shares and does not copy.
+
+    The gradient is written out instead of left to autograd, whose bookkeeping takes longer than the arithmetic for
+    the networks used here: one update of a 64x64 network at B = 256 took 0.26 ms instead of 0.40 ms.
+    """
+
+    def __init__(self, layout: MlpLayout, flat_P: torch.Tensor) -> None:
+        self.layout = layout
+        self.flat_P = flat_P
+        parts = list(layout.named(flat_P).values())
+        self._layers = list(zip(parts[::2], parts[1::2], strict=True))
+
+    def __call__(self, inputs_BF: torch.Tensor) -> torch.Tensor:
+        """[B, outputs]."""
+        return self.activations(inputs_BF)[-1]
+
+    def activations(self, inputs_BF: torch.Tensor) -> list[torch.Tensor]:
+        """What goes into each layer, and last the output."""
+        activations = [inputs_BF]
+        for weight, bias in self._layers[:-1]:
+            activations.append(F.linear(activations[-1], weight, bias).relu_())
+        activations.append(F.linear(activations[-1], *self._layers[-1]))
+        return activations
+
+    def backward(self, activations: Sequence[torch.Tensor], output_gradient: torch.Tensor, into: Mlp) -> None:
+        """Writes the gradient of a loss with respect to the parameters in the place of those of `into`.
+
+        Args:
+            activations: from `activations`; those of the hidden layers are overwritten.
+            output_gradient: [B, outputs], of the loss with respect to the output.
+            into: of the same layout.
+        """
+        upstream = output_gradient
+        for layer in reversed(range(len(self._layers))):
+            inputs, (weight_gradient, bias_gradient) = activations[layer], into._layers[layer]
+            torch.mm(upstream.t(), inputs, out=weight_gradient)
+            torch.sum(upstream, 0, out=bias_gradient)
+            if layer:
+                is_active = inputs.sign_()  # 0 or 1 behind a ReLU; a product with bools is ten times slower
+                upstream = torch.mm(upstream, self._layers[layer][0]).mul_(is_active)
