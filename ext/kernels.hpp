@@ -10,6 +10,7 @@
 // run past its group. A prefix network with less sharing (Kogge-Stone) has neither I1 nor I2.
 #pragma once
 
+#include <cfenv>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
@@ -26,18 +27,24 @@ constexpr int kMaxRows = 34;        // 2^32 leaves in pairs: 33 rows
 constexpr int64_t kBlock = 256;     // draws that descend together: their lines of one level fit in the L1 cache
 constexpr int64_t kSweepShare = 4;  // a row with 1/4 of its nodes dirty is summed whole: streaming beats the list
 constexpr int64_t kAhead = 16;      // writes whose lines are asked for before they are needed
+constexpr int64_t kSumsAhead = 8;   // and sums, whose lines mostly lie in the L2 cache
 constexpr double kDirty = -1.0;     // stands in a parent that must be summed again; sums are never negative
 
+// Takes n draws from groups of `row` to one of their nodes each; `below` is the next row, null at the leaves, whose
+// lines are asked for early.
 using Search = void (*)(const double* row, const double* below, int64_t n, int64_t* nodes, double* rests);
+// Sums the first n groups of `children` into `row`.
+using Sweep = void (*)(const double* children, double* row, int64_t n);
 
 struct Tree {
     double* rows[kMaxRows];    // [0] the leaves, [height] the root; each padded with zeros to whole groups
     int64_t counts[kMaxRows];  // nodes of each row that are in use
     int height;
     int shift;          // log2 of the arity
-    uint32_t* dirty;    // the nodes of rows[1] that hold kDirty, each once; room for all of them and one more
+    uint32_t* dirty;    // the nodes of rows[1] that hold kDirty, each once; room for all and kSumsAhead more
     int64_t num_dirty;
     Search search;
+    Sweep sweep;
 };
 
 inline int64_t bits_of(double x) {
@@ -51,6 +58,34 @@ inline double just_below(double x) {  // the next smaller double; x > 0
     std::memcpy(&x, &bits, sizeof x);
     return x;
 }
+
+// Plain IEEE arithmetic while it lives. A thread may take subnormals for zero (torch.set_flush_denormal, libraries built
+// with -ffast-math); sums made without that and searched with it would send a draw past its group.
+class PlainArithmetic {
+#if defined(__x86_64__)
+    const unsigned saved = _mm_getcsr();
+
+  public:
+    PlainArithmetic() {
+        if (saved & kUnusual) _mm_setcsr(saved & ~kUnusual);
+    }
+    ~PlainArithmetic() {
+        if (saved & kUnusual) _mm_setcsr(saved);
+    }
+
+  private:
+    static constexpr unsigned kUnusual = 0xE040;  // flush to zero, rounding other than to nearest, denormals are zero
+#else
+    std::fenv_t saved;
+
+  public:
+    PlainArithmetic() {
+        std::fegetenv(&saved);
+        std::fesetenv(FE_DFL_ENV);
+    }
+    ~PlainArithmetic() { std::fesetenv(&saved); }
+#endif
+};
 
 inline double smaller(double a, double b) { return a < b ? a : b; }
 
@@ -68,6 +103,14 @@ inline double group_sum(const double* x) {
 }
 
 template <int K>
+void sweep_portable(const double* children, double* row, int64_t n) {
+    for (int64_t node = 0; node < n; ++node) {
+        asm volatile("");  // keeps the loop scalar: narrow vector loads of sums just stored would wait for the stores
+        row[node] = group_sum<K>(children + node * K);
+    }
+}
+
+template <int K>
 inline void prefixes(const double* x, double* p) {
     constexpr int width = K < 8 ? K : 8;
     for (int c = 0; c < K; c += width) {
@@ -81,13 +124,16 @@ inline void prefixes(const double* x, double* p) {
 }
 
 // Steps one draw into child `index` of its group. The rest may have been rounded up to the child's value or past it;
-// it is held below, so that it stays a target of the child's group.
+// it is held below, so that it stays a target of the child's group. At a leaf its value takes the place of the rest.
 inline void descend(const double* group, const double* below, int arity, int64_t index, double before, int64_t* node,
                     double* rest) {
     *node = *node * arity + index;
-    *rest = smaller(*rest - before, just_below(group[index]));
-    if (below) __builtin_prefetch(below + *node * arity);
-    if (below && arity > 8) __builtin_prefetch(below + *node * arity + 8);
+    if (below) {
+        *rest = smaller(*rest - before, just_below(group[index]));
+        for (int c = 0; c < arity; c += 8) __builtin_prefetch(below + *node * arity + c);
+    } else {
+        *rest = group[index];
+    }
 }
 
 template <int K>
@@ -169,6 +215,35 @@ PARL_AVX512 void search_avx512(const double* row, const double* below, int64_t n
     }
 }
 
+// From 8 siblings of one group in a and of another in b: the 4 sums of neighbours in each, in turn from a and from b.
+PARL_AVX512 inline __m512d add_neighbours(__m512d a, __m512d b) {
+    return _mm512_add_pd(_mm512_maskz_unpacklo_pd(0xFF, a, b), _mm512_maskz_unpackhi_pd(0xFF, a, b));
+}
+
+// The same one step on, for the sums of 2 + 2 groups, and again for those of 4 + 4: neighbours lie 2 lanes apart.
+PARL_AVX512 inline __m512d add_neighbour_pairs(__m512d a, __m512d b) {
+    return _mm512_add_pd(_mm512_maskz_shuffle_f64x2(0xFF, a, b, 0x88), _mm512_maskz_shuffle_f64x2(0xFF, a, b, 0xDD));
+}
+
+template <int K>
+PARL_AVX512 inline __m512d sums_of_4(const double* group) {
+    return add_neighbour_pairs(add_neighbours(_mm512_load_pd(group), _mm512_load_pd(group + K)),
+                               add_neighbours(_mm512_load_pd(group + 2 * K), _mm512_load_pd(group + 3 * K)));
+}
+
+template <int K>
+PARL_AVX512 void sweep_avx512(const double* children, double* row, int64_t n) {
+    const int64_t whole = n / 8 * 8;
+    for (int64_t node = 0; node < whole; node += 8) {
+        const double* group = children + node * K;
+        __m512d sums = add_neighbour_pairs(sums_of_4<K>(group), sums_of_4<K>(group + 4 * K));
+        for (int c = 8; c < K; c += 8)
+            sums = _mm512_add_pd(sums, add_neighbour_pairs(sums_of_4<K>(group + c), sums_of_4<K>(group + 4 * K + c)));
+        _mm512_store_pd(row + node, sums);
+    }
+    sweep_portable<K>(children + whole * K, row + whole, n - whole);
+}
+
 #endif
 
 enum Kernel { kPortable, kAvx2, kAvx512 };
@@ -197,6 +272,15 @@ Search search_of(Kernel kernel) {
     return search_portable<K>;
 }
 
+template <int K>
+Sweep sweep_of(Kernel kernel) {
+#if defined(__x86_64__)
+    if constexpr (K >= 8)
+        if (kernel == kAvx512) return sweep_avx512<K>;
+#endif
+    return sweep_portable<K>;
+}
+
 template <class F>
 auto with_arity(int shift, F f) {
     switch (shift) {
@@ -209,13 +293,17 @@ auto with_arity(int shift, F f) {
     }
 }
 
-inline Search choose_search(int shift, Kernel kernel) {
-    return with_arity(shift, [=](auto arity) { return search_of<arity>(kernel); });
+inline void choose_kernel(Tree& tree, Kernel kernel) {
+    with_arity(tree.shift, [&](auto arity) {
+        tree.search = search_of<arity>(kernel);
+        tree.sweep = sweep_of<arity>(kernel);
+    });
 }
 
 // Index of the first value that is not in [0, largest], -1 if there is none. As int64 the bits of non-negative doubles
 // keep their order and NaN is above them all, so a sign bit tells; adding 0.0 makes -0.0 a plain zero.
 inline int64_t first_outside(const double* values, int64_t n, double largest) {
+    const PlainArithmetic plain;
     const int64_t limit = bits_of(largest);
     int64_t signs = 0;
     for (int64_t i = 0; i < n; ++i) signs |= bits_of(values[i] + 0.0) | (limit - bits_of(values[i] + 0.0));
@@ -251,26 +339,19 @@ inline void set_leaves(Tree& tree, int64_t n, const int64_t* slots, const double
             __builtin_prefetch(tree.rows[0] + slots[i + kAhead], 1);
             __builtin_prefetch(tree.rows[1] + (slots[i + kAhead] >> tree.shift), 1);
         }
-        tree.rows[0][slots[i]] = values[i] + 0.0;
+        tree.rows[0][slots[i]] = values[i];
         mark(tree, slots[i] >> tree.shift);
     }
 }
 
 inline void write_leaves(Tree& tree, int64_t start, int64_t n, const double* values) {
-    for (int64_t i = 0; i < n; ++i) tree.rows[0][start + i] = values[i] + 0.0;
+    for (int64_t i = 0; i < n; ++i) tree.rows[0][start + i] = values[i];
     mark_range(tree, start, start + n);
 }
 
 inline void fill_leaves(Tree& tree, int64_t start, int64_t stop, double value) {
-    for (int64_t slot = start; slot < stop; ++slot) tree.rows[0][slot] = value + 0.0;
+    for (int64_t slot = start; slot < stop; ++slot) tree.rows[0][slot] = value;
     mark_range(tree, start, stop);
-}
-
-template <int K>
-void sum_rows_from(Tree& tree, int first) {
-    for (int r = first; r <= tree.height; ++r)
-        for (int64_t node = 0; node < tree.counts[r]; ++node)
-            tree.rows[r][node] = group_sum<K>(tree.rows[r - 1] + node * K);
 }
 
 // Sums the listed nodes of row r and leaves the list of their parents, each once, in their place: the list being
@@ -283,6 +364,7 @@ int64_t sum_listed(Tree& tree, int r, int64_t n) {
     int64_t num_above = 0;
     for (int64_t i = 0; i < n; ++i) {
         const int64_t node = tree.dirty[i];
+        __builtin_prefetch(children + (int64_t)tree.dirty[i + kSumsAhead] * K);
         row[node] = group_sum<K>(children + node * K);
         const int64_t parent = node / K;
         tree.dirty[num_above] = (uint32_t)parent;
@@ -296,33 +378,35 @@ template <int K>
 void refresh_rows(Tree& tree) {
     int64_t n = tree.num_dirty;
     tree.num_dirty = 0;
-    for (int r = 1; n > 0; ++r) {  // the root's row has one node, so it is always swept and ends the loop
-        if (n * kSweepShare >= tree.counts[r]) return sum_rows_from<K>(tree, r);
+    for (int r = 1; n > 0; ++r) {
+        if (n * kSweepShare >= tree.counts[r]) {  // true at the root at the latest
+            for (; r <= tree.height; ++r) tree.sweep(tree.rows[r - 1], tree.rows[r], tree.counts[r]);
+            return;
+        }
         n = sum_listed<K>(tree, r, n);
     }
 }
 
 inline void refresh(Tree& tree) {
+    const PlainArithmetic plain;
     with_arity(tree.shift, [&](auto arity) { refresh_rows<arity>(tree); });
 }
 
 // Scales each uniform to a target; rounding may give the total itself, which no group can hold.
 inline void scale(int64_t n, const double* uniforms, double total, double* targets) {
+    const PlainArithmetic plain;
     for (int64_t i = 0; i < n; ++i) targets[i] = smaller(uniforms[i] * total, just_below(total));
 }
 
-// Finds the slot of each target, in place of it; the sums are fresh and every target lies in [0, root).
+// Finds the slot of each target and puts its value in the target's place. The sums are fresh, the targets in [0, root).
 inline void find_slots(const Tree& tree, int64_t n, int64_t* slots, double* targets) {
+    const PlainArithmetic plain;
     for (int64_t start = 0; start < n; start += kBlock) {
         const int64_t size = n - start < kBlock ? n - start : kBlock;
         for (int64_t i = 0; i < size; ++i) slots[start + i] = 0;
         for (int r = tree.height - 1; r >= 0; --r)
             tree.search(tree.rows[r], r > 0 ? tree.rows[r - 1] : nullptr, size, slots + start, targets + start);
     }
-}
-
-inline void take_leaves(const Tree& tree, int64_t n, const int64_t* slots, double* values) {
-    for (int64_t i = 0; i < n; ++i) values[i] = tree.rows[0][slots[i]];
 }
 
 }  // namespace parl

@@ -3,6 +3,7 @@
 
 import numpy as np
 
+from cpython.buffer cimport PyBUF_C_CONTIGUOUS, PyBUF_FORMAT, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int64_t, uint32_t
 
 
@@ -12,8 +13,6 @@ cdef extern from "kernels.hpp" namespace "parl" nogil:
         kAvx2
         kAvx512
 
-    ctypedef void (*Search)(const double *, const double *, int64_t, int64_t *, double *) noexcept nogil
-
     struct Tree:
         double *rows[34]
         int64_t counts[34]
@@ -21,10 +20,10 @@ cdef extern from "kernels.hpp" namespace "parl" nogil:
         int shift
         uint32_t *dirty
         int64_t num_dirty
-        Search search
 
+    const int64_t kSumsAhead
     bint is_available(Kernel kernel) noexcept
-    Search choose_search(int shift, Kernel kernel) noexcept
+    void choose_kernel(Tree &tree, Kernel kernel) noexcept
     double just_below(double x) noexcept
     int64_t first_outside(const double *values, int64_t n, double largest) noexcept
     int64_t first_outside(const int64_t *slots, int64_t n, int64_t largest) noexcept
@@ -35,7 +34,6 @@ cdef extern from "kernels.hpp" namespace "parl" nogil:
     void refresh(Tree &tree) noexcept
     void scale(int64_t n, const double *uniforms, double total, double *targets) noexcept
     void find_slots(const Tree &tree, int64_t n, int64_t *slots, double *targets) noexcept
-    void take_leaves(const Tree &tree, int64_t n, const int64_t *slots, double *values) noexcept
 
 
 LARGEST_VALUE = 1e290
@@ -49,6 +47,10 @@ cdef int64_t LARGEST_CAPACITY = 1 << 32
 cdef int64_t RELEASE_ITEMS = 2048
 cdef int64_t RELEASE_RANGE = 65536
 
+cdef object ndarray = np.ndarray
+cdef object empty = np.empty
+cdef object INT64 = np.dtype(np.int64)
+
 cdef dict KERNELS = {"avx512": kAvx512, "avx2": kAvx2, "portable": kPortable}
 
 
@@ -56,7 +58,7 @@ def available_kernels():
     return tuple(name for name, kernel in KERNELS.items() if is_available(kernel))
 
 
-def padded_size(capacity, arity):
+def padded_size(int64_t capacity, int64_t arity):
     _check_shape(capacity, arity)
     group = max(arity, 8)
     return -(-capacity // group) * group
@@ -84,15 +86,34 @@ def _check_leaves(leaves, size):
         raise ValueError("leaves must be contiguous, writeable and aligned to 64 bytes")
 
 
+# The items of an array and their number. A typed memoryview costs twice as much, which shows at batches of 32. An
+# ndarray keeps its memory as long as it lives, so the buffer may be released at once.
+cdef void *_items(array, name, bint is_integer, int64_t *n, bint is_output=False) except NULL:
+    if not isinstance(array, ndarray):
+        raise TypeError(f"{name} must be a NumPy array, not {type(array).__name__}")
+    cdef Py_buffer view
+    PyObject_GetBuffer(array, &view, PyBUF_FORMAT | PyBUF_C_CONTIGUOUS | (PyBUF_WRITABLE if is_output else 0))
+    cdef char kind = view.format[0]
+    PyBuffer_Release(&view)
+    if view.ndim != 1 or view.itemsize != 8 or not (kind in b"lq" if is_integer else kind == b"d"):
+        raise ValueError(f"{name} must be one-dimensional {'int64' if is_integer else 'float64'}, "
+                         f"not {array.ndim}-dimensional {array.dtype}")
+    n[0] = view.shape[0]
+    return view.buf
+
+
+cdef const int64_t *_integers(array, name, int64_t *n) except NULL:
+    return <const int64_t *> _items(array, name, True, n)
+
+
+cdef const double *_doubles(array, name, int64_t *n) except NULL:
+    return <const double *> _items(array, name, False, n)
+
+
 cdef _check_values(const double *values, int64_t n, name):
     cdef int64_t bad = first_outside(values, n, LARGEST)
     if bad >= 0:
         raise ValueError(f"{name}[{bad}] is {values[bad]}: a value must lie in [0, {LARGEST}]")
-
-
-cdef _check_range(int64_t start, int64_t stop, int64_t capacity):
-    if not 0 <= start <= stop <= capacity:
-        raise ValueError(f"slots {start} to {stop} do not lie in [0, {capacity}]")
 
 
 cdef _check_length(name, int64_t length, int64_t expected):
@@ -101,6 +122,8 @@ cdef _check_length(name, int64_t length, int64_t expected):
 
 
 cdef class SumTree:
+    """Non-negative values of slots, and draws of slots in proportion to them; documented in `_sum_tree.pyi`."""
+
     cdef readonly int64_t capacity
     cdef readonly int arity
     cdef readonly str kernel
@@ -109,7 +132,7 @@ cdef class SumTree:
     cdef uint32_t[::1] _dirty
     cdef object _leaves
 
-    def __cinit__(self, capacity, *, arity=8, leaves=None, kernel=None):
+    def __cinit__(self, int64_t capacity, *, int arity=8, leaves=None, kernel=None):
         size = padded_size(capacity, arity)
         kernel = available_kernels()[0] if kernel is None else kernel
         if kernel not in available_kernels():
@@ -117,8 +140,8 @@ cdef class SumTree:
         if leaves is not None:
             _check_leaves(leaves, size)
         self.capacity, self.arity, self.kernel = capacity, arity, kernel
-        self._tree.shift = arity.bit_length() - 1
-        self._tree.search = choose_search(self._tree.shift, KERNELS[kernel])
+        self._tree.shift = int(arity).bit_length() - 1
+        choose_kernel(self._tree, KERNELS[kernel])
         self._lay_out(_aligned_zeros(size) if leaves is None else leaves[:size])
 
     cdef _lay_out(self, leaves):
@@ -136,7 +159,7 @@ cdef class SumTree:
             row = self._arrays[height]
             self._tree.rows[height], self._tree.counts[height] = &row[0], count
         self._tree.height = height
-        self._dirty = np.empty(self._tree.counts[1] + 1, np.uint32)
+        self._dirty = np.zeros(self._tree.counts[1] + kSumsAhead, np.uint32)
         self._tree.dirty = &self._dirty[0]
         mark_range(self._tree, 0, self.capacity)
 
@@ -151,45 +174,73 @@ cdef class SumTree:
     def _rows(self):
         return tuple(self._arrays)
 
-    def set(self, const int64_t[::1] slots not None, const double[::1] values not None):
-        cdef int64_t n = slots.shape[0]
-        cdef int64_t bad
-        _check_length("values", values.shape[0], n)
-        if n == 0:
-            return
-        bad = first_outside(&slots[0], n, self.capacity - 1)
+    def set(self, slots, values):
+        cdef int64_t n, num_values
+        cdef const int64_t *slot = _integers(slots, "slots", &n)
+        cdef const double *value = _doubles(values, "values", &num_values)
+        _check_length("values", num_values, n)
+        cdef int64_t bad = first_outside(slot, n, self.capacity - 1)
         if bad >= 0:
-            raise ValueError(f"slots[{bad}] is {slots[bad]}: a slot must lie in [0, {self.capacity})")
-        _check_values(&values[0], n, "values")
+            raise ValueError(f"slots[{bad}] is {slot[bad]}: a slot must lie in [0, {self.capacity})")
+        _check_values(value, n, "values")
         if n < RELEASE_ITEMS:
-            set_leaves(self._tree, n, &slots[0], &values[0])
+            set_leaves(self._tree, n, slot, value)
         else:
             with nogil:
-                set_leaves(self._tree, n, &slots[0], &values[0])
+                set_leaves(self._tree, n, slot, value)
 
     def fill(self, int64_t start, int64_t stop, double value):
-        _check_range(start, stop, self.capacity)
-        _check_values(&value, 1, "value")
+        if not 0 <= start <= stop <= self.capacity:
+            raise ValueError(f"slots {start} to {stop} are not a range in [0, {self.capacity}]")
+        if first_outside(&value, 1, LARGEST) >= 0:
+            raise ValueError(f"value is {value}: it must lie in [0, {LARGEST}]")
         if stop - start < RELEASE_RANGE:
             fill_leaves(self._tree, start, stop, value)
         else:
             with nogil:
                 fill_leaves(self._tree, start, stop, value)
 
-    def write(self, int64_t start, const double[::1] values not None):
-        cdef int64_t n = values.shape[0]
-        _check_range(start, start + n, self.capacity)
-        if n == 0:
-            return
-        _check_values(&values[0], n, "values")
+    def write(self, int64_t start, values):
+        cdef int64_t n
+        cdef const double *value = _doubles(values, "values", &n)
+        if not 0 <= start <= self.capacity - n:
+            raise ValueError(f"start is {start}: {n} values from there do not lie in [0, {self.capacity})")
+        _check_values(value, n, "values")
         if n < RELEASE_RANGE:
-            write_leaves(self._tree, start, n, &values[0])
+            write_leaves(self._tree, start, n, value)
         else:
             with nogil:
-                write_leaves(self._tree, start, n, &values[0])
+                write_leaves(self._tree, start, n, value)
 
     def refresh(self):
         self._fresh_total()
+
+    def find(self, targets):
+        cdef int64_t n
+        cdef const double *target = _doubles(targets, "targets", &n)
+        cdef double total = self._positive_total()
+        cdef int64_t bad = first_outside(target, n, just_below(total))
+        if bad >= 0:
+            raise ValueError(f"targets[{bad}] is {target[bad]}: a target must lie in [0, {total})")
+        slots, rests = empty(n, INT64), targets.copy()
+        self._search(n, <int64_t *> _integers(slots, "slots", &n), <double *> _doubles(rests, "targets", &n))
+        return slots
+
+    def draw(self, uniforms, out_slots=None, out_values=None):
+        cdef int64_t n, num_slots, num_values
+        cdef const double *uniform = _doubles(uniforms, "uniforms", &n)
+        out_slots = empty(n, INT64) if out_slots is None else out_slots
+        out_values = empty(n) if out_values is None else out_values
+        cdef int64_t *slots = <int64_t *> _items(out_slots, "out_slots", True, &num_slots, True)
+        cdef double *values = <double *> _items(out_values, "out_values", False, &num_values, True)
+        _check_length("out_slots", num_slots, n)
+        _check_length("out_values", num_values, n)
+        cdef int64_t bad = first_outside(uniform, n, just_below(1.0))
+        if bad >= 0:
+            raise ValueError(f"uniforms[{bad}] is {uniform[bad]}: a uniform must lie in [0, 1)")
+        scale(n, uniform, self._positive_total(), values)
+        self._search(n, slots, values)
+        return out_slots, out_values
 
     cdef double _fresh_total(self):
         if self._tree.num_dirty < RELEASE_ITEMS:
@@ -211,36 +262,3 @@ cdef class SumTree:
         else:
             with nogil:
                 find_slots(self._tree, n, slots, targets)
-
-    def find(self, const double[::1] targets not None):
-        cdef int64_t n = targets.shape[0]
-        cdef double total = self._positive_total()
-        slots = np.empty(n, np.int64)
-        cdef int64_t[::1] found = slots
-        cdef double[::1] rests = np.array(targets)
-        if n == 0:
-            return slots
-        cdef int64_t bad = first_outside(&rests[0], n, just_below(total))
-        if bad >= 0:
-            raise ValueError(f"targets[{bad}] is {targets[bad]}: a target must lie in [0, {total})")
-        self._search(n, &found[0], &rests[0])
-        return slots
-
-    def draw(self, const double[::1] uniforms not None, out_slots=None, out_values=None):
-        cdef int64_t n = uniforms.shape[0]
-        cdef double total = self._positive_total()
-        out_slots = np.empty(n, np.int64) if out_slots is None else out_slots
-        out_values = np.empty(n, np.float64) if out_values is None else out_values
-        cdef int64_t[::1] slots = out_slots
-        cdef double[::1] values = out_values
-        _check_length("out_slots", slots.shape[0], n)
-        _check_length("out_values", values.shape[0], n)
-        if n == 0:
-            return out_slots, out_values
-        cdef int64_t bad = first_outside(&uniforms[0], n, just_below(1.0))
-        if bad >= 0:
-            raise ValueError(f"uniforms[{bad}] is {uniforms[bad]}: a uniform must lie in [0, 1)")
-        scale(n, &uniforms[0], total, &values[0])
-        self._search(n, &slots[0], &values[0])
-        take_leaves(self._tree, n, &slots[0], &values[0])
-        return out_slots, out_values
