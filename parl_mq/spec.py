@@ -150,6 +150,16 @@ class TableSpec:
         """This spec with an algorithm's extra columns behind its own."""
         return TableSpec((*self.columns, *extra), self.spaces)
 
+    def stacked(self, depth: int) -> TableSpec:
+        """What a policy sees of this: with `depth` > 1, the shape of each observation column starts with the frames."""
+        columns = [
+            Column(column.name, (depth, *column.shape), column.dtype)
+            if depth > 1 and column.name in self.observation_names
+            else column
+            for column in self.columns
+        ]
+        return TableSpec(tuple(columns), self.spaces)
+
     def __getitem__(self, name: str) -> Column:
         return self._by_name[name]
 

@@ -1,0 +1,193 @@
+"""Makes gymnasium environments, one or a vector of them, and says in one line what is wrong with one that cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from difflib import SequenceMatcher
+from functools import partial
+from importlib import import_module
+from typing import Any, Final, Literal
+
+import gymnasium
+import numpy as np
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.error import DependencyNotInstalled
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+
+from parl_mq.config.models import EnvironmentConfig
+from parl_mq.errors import EnvironmentFault
+from parl_mq.spec import spec_of
+
+AnyEnv = gymnasium.Env[Any, Any]
+AnyVectorEnv = VectorEnv[Any, Any, Any]
+Vectorization = Literal["auto", "sync", "async"]
+
+EXTRAS: Final = ("box2d", "mujoco")
+"""Groups of gymnasium's environments that parl_mq has an extra of the same name for."""
+
+
+def make_single(config: EnvironmentConfig) -> AnyEnv:
+    """One environment, as the sub-environments of a vector are.
+
+    Raises:
+        EnvironmentFault: it cannot be made, or its spaces are not supported.
+    """
+    _registered(config.id)
+    env = _make_sub(config, index=0)
+    _check_spaces(config.id, env)
+    return env
+
+
+def make_vector(config: EnvironmentConfig, num_envs: int, vectorization: Vectorization = "auto") -> AnyVectorEnv:
+    """A vector of `num_envs` environments. Observations may lie in memory that the next step writes again.
+
+    `auto` takes the environment's own vector version where it has one and `num_envs` > 1 (at one environment it is
+    slower than the plain one), else `sync`. `sync` and `async` reset in the step that ends an episode, which wastes
+    no step; an environment's own version does as its metadata says.
+
+    Raises:
+        EnvironmentFault: it cannot be made, or its spaces are not supported.
+    """
+    registered = _registered(config.id)
+    has_own = registered.vector_entry_point is not None and not registered.additional_wrappers
+    with _translated(config.id):
+        if vectorization == "auto" and has_own and num_envs > 1:
+            envs = _make_own(config, num_envs)
+        else:
+            envs = _make_from_subs(config, num_envs, vectorization)
+    envs.unwrapped.spec = registered
+    _check_spaces(config.id, envs)
+    return envs
+
+
+def _make_own(config: EnvironmentConfig, num_envs: int) -> AnyVectorEnv:
+    time_limit: dict[str, Any] = (
+        {} if config.max_episode_steps is None else {"max_episode_steps": config.max_episode_steps}
+    )
+    return gymnasium.make_vec(config.id, num_envs, "vector_entry_point", **config.kwargs, **time_limit)
+
+
+def _make_from_subs(config: EnvironmentConfig, num_envs: int, vectorization: Vectorization) -> AnyVectorEnv:
+    makers = [partial(_make_sub, config, index) for index in range(num_envs)]
+    if vectorization == "async":
+        # A fork server, because a plain fork of a process that has threads and sockets may hang.
+        return AsyncVectorEnv(makers, copy=False, context="forkserver", autoreset_mode=AutoresetMode.SAME_STEP)
+    return SyncVectorEnv(makers, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
+
+
+def _make_sub(config: EnvironmentConfig, index: int) -> AnyEnv:
+    with _translated(config.id):
+        # Gymnasium's checker is left out: SubEnvironment and the stepper check what matters at every step.
+        env = gymnasium.make(
+            config.id, max_episode_steps=config.max_episode_steps, disable_env_checker=True, **config.kwargs
+        )
+    return SubEnvironment(env, f"{config.id}, environment {index}")
+
+
+class SubEnvironment(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """One environment of a vector: says which one it is when it fails, and seeds its action space too."""
+
+    def __init__(self, env: AnyEnv, name: str) -> None:
+        super().__init__(env)
+        self._name = name
+        space = env.observation_space
+        self._shape = space.shape if isinstance(space, gymnasium.spaces.Box) else None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Starts an episode.
+
+        Raises:
+            EnvironmentFault: the environment raised, or its observation has the wrong shape.
+        """
+        if seed is not None:
+            self.action_space.seed(seed)
+        try:
+            obs, infos = self.env.reset(seed=seed, options=options)
+        except Exception as exc:  # an environment may raise anything
+            raise EnvironmentFault(f"{self._name}: reset raised {described(exc)}") from exc
+        self._check_shape(obs)
+        return obs, infos
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Takes a step.
+
+        Returns:
+            As the environment's; an episode's last observation is a copy, because some environments write the
+            next episode's first one into the same memory.
+
+        Raises:
+            EnvironmentFault: as `reset`.
+        """
+        try:
+            obs, reward, terminated, truncated, infos = self.env.step(action)
+        except Exception as exc:  # an environment may raise anything
+            raise EnvironmentFault(f"{self._name}: step raised {described(exc)}") from exc
+        self._check_shape(obs)
+        if terminated or truncated:
+            obs = _copied(obs)
+        return obs, reward, terminated, truncated, infos
+
+    def _check_shape(self, obs: Any) -> None:
+        if self._shape is not None and (shape := np.shape(obs)) != self._shape:
+            raise EnvironmentFault(f"{self._name}: its observation has the shape {shape}, its space says {self._shape}")
+
+
+def described(exc: BaseException) -> str:
+    """Type and text of a foreign exception."""
+    return f"{type(exc).__name__}: {exc}" if str(exc) else type(exc).__name__
+
+
+def _copied(obs: Any) -> Any:
+    match obs:
+        case dict():
+            return {key: _copied(value) for key, value in obs.items()}
+        case tuple():
+            return tuple(_copied(value) for value in obs)
+        case _:
+            return np.array(obs)
+
+
+def _registered(env_id: str) -> EnvSpec:
+    """Gymnasium's entry for an id; imports the module that the id names in front of a colon."""
+    module, _, name = env_id.rpartition(":")
+    if module:
+        with _translated(env_id):
+            import_module(module)
+    if (registered := gymnasium.registry.get(name)) is None:
+        nearest = max(gymnasium.registry, key=lambda known: (SequenceMatcher(None, name, known).ratio(), known))
+        raise EnvironmentFault(
+            f"environment.id: there is no environment {name!r}; the nearest is {nearest!r}. "
+            "An environment of your own is named `module:EnvId`, where importing the module registers it"
+        )
+    return registered
+
+
+def _check_spaces(env_id: str, env: AnyEnv | AnyVectorEnv) -> None:
+    try:
+        actions = spec_of(env).action_names
+    except ValueError as exc:
+        env.close()
+        raise EnvironmentFault(f"{env_id}: {exc}") from exc
+    if actions != ("action",):
+        env.close()
+        raise EnvironmentFault(f"{env_id}: an action made of several parts ({', '.join(actions)}) is not supported")
+
+
+@contextmanager
+def _translated(env_id: str) -> Iterator[None]:
+    """Turns whatever making an environment raises into an EnvironmentFault."""
+    try:
+        yield
+    except EnvironmentFault:
+        raise
+    except DependencyNotInstalled as exc:
+        raise EnvironmentFault(f"{env_id}: {exc}{_extra_for(env_id)}") from exc
+    except Exception as exc:  # foreign code may raise anything
+        raise EnvironmentFault(f"{env_id} cannot be made: {described(exc)}") from exc
+
+
+def _extra_for(env_id: str) -> str:
+    entry_point = gymnasium.registry[env_id.rpartition(":")[2]].entry_point
+    groups = [extra for extra in EXTRAS if f".{extra}." in str(entry_point)]
+    return f" (here: pip install 'parl-mq[{groups[0]}]')" if groups else ""
