@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from parl_mq.spec import TableSpec
+
+if TYPE_CHECKING:
+    import torch
 
 Observation = npt.NDArray[np.generic] | dict[str, npt.NDArray[np.generic]]
 """[B, *shape], or a dict of such arrays, one for each column `obs/KEY`, by KEY."""

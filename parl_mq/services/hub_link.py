@@ -111,6 +111,16 @@ class HubLink:
         )
 
     @property
+    def role(self) -> Role:
+        """This node's role."""
+        return self._hello.role
+
+    @property
+    def name(self) -> str:
+        """This node's name."""
+        return self._hello.name
+
+    @property
     def epoch(self) -> int:
         """Tells this process from an earlier one of the same name."""
         return self._hello.epoch

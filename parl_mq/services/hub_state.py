@@ -17,6 +17,7 @@ from parl_mq.errors import EXIT_CONFIG, EXIT_INTERNAL, EXIT_TEMPORARY
 from parl_mq.net.channel import PeerId
 from parl_mq.spec import WeightsVersion
 from parl_mq.wire.messages import (
+    MAIN_TABLE,
     PROTOCOL_VERSION,
     EpisodesFinished,
     EvaluationFinished,
@@ -43,7 +44,6 @@ HEARTBEAT_S: Final = 0.5
 RECENT_EPISODES: Final = 100
 """Exploring episodes whose mean return is shown."""
 RATE_WINDOW_S: Final = 5.0
-TABLE: Final = "main"
 
 Outgoing = tuple[PeerId, Message]
 
@@ -224,7 +224,9 @@ class HubState:
         return [
             (
                 node.peer,
-                OpenTable(table=TABLE, columns=self._spec.columns, spaces=self._spec.spaces, digest=self._spec.digest),
+                OpenTable(
+                    table=MAIN_TABLE, columns=self._spec.columns, spaces=self._spec.spaces, digest=self._spec.digest
+                ),
             )
         ]
 

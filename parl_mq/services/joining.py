@@ -11,7 +11,8 @@ from parl_mq.config.models import NodeConfig, RunConfig
 from parl_mq.net.zmq_channel import Network
 from parl_mq.services.hub_link import HubLink
 from parl_mq.services.runtime import NodeOptions, StopSignal
-from parl_mq.wire.messages import Role, Welcome
+from parl_mq.spec import TableSpec
+from parl_mq.wire.messages import MAIN_TABLE, PROTOCOL_VERSION, Attach, Role, SpecOffer, Welcome
 
 CONTROL_MESSAGE_BYTES: Final = 4 * 1024 * 1024
 
@@ -40,3 +41,22 @@ async def joined(
 def run_config(welcome: Welcome, node: NodeConfig) -> RunConfig:
     """The run's settings as the hub sent them, with this process's own section."""
     return RunConfig.model_validate({**welcome.config, "node": node})
+
+
+async def offer_spec(link: HubLink, spec: TableSpec) -> None:
+    """Tells the hub the table's columns; the first offer of a run settles them."""
+    columns, spaces = spec.to_wire()
+    await link.deliver(SpecOffer(columns=columns, spaces=spaces, digest=spec.digest))
+
+
+def attach_message(link: HubLink, welcome: Welcome, spec: TableSpec) -> Attach:
+    """What this node says to a replay node before anything else."""
+    return Attach(
+        protocol=PROTOCOL_VERSION,
+        run_id=welcome.run_id,
+        role=link.role,
+        name=link.name,
+        epoch=link.epoch,
+        table=MAIN_TABLE,
+        digest=spec.digest,
+    )

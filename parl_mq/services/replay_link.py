@@ -10,12 +10,12 @@ from typing import Any
 import numpy.typing as npt
 
 from parl_mq.errors import Refused
-from parl_mq.net.channel import ClientChannel, LinkEvent
+from parl_mq.net.channel import ClientChannel, Frame, LinkEvent
 from parl_mq.wire.codec import Decoder, encode
 from parl_mq.wire.messages import Attach, AttachRefused, Message, SayHello
 from parl_mq.wire.messages import FromReplay as FromReplay
 
-Handler = Callable[[Message, dict[str, npt.NDArray[Any]]], None]
+Handler = Callable[[Message, dict[str, npt.NDArray[Any]]], list[list[Frame]]]
 
 log = logging.getLogger("parl_mq")
 
@@ -23,7 +23,8 @@ log = logging.getLogger("parl_mq")
 class ReplayLink:
     """Keeps one client attached to one replay node.
 
-    Everything but the refusals goes to `handle`, Attached included: the client then sends again what is unanswered.
+    Everything but the refusals goes to `handle`, which returns what must be sent; at Attached, which comes after each
+    reconnect, that is what is unanswered.
     """
 
     def __init__(self, channel: ClientChannel, attach: Attach, handle: Handler) -> None:
@@ -62,4 +63,5 @@ class ReplayLink:
                     case AttachRefused():
                         raise Refused(f"the replay node refused this node: {message.reason}", message.exit_code)
                     case _:
-                        self._handle(message, arrays)
+                        for answer in self._handle(message, arrays):
+                            await self.channel.send(answer)

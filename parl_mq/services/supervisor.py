@@ -142,9 +142,7 @@ class Supervisor:
             await self._start("actor", f"actor-{index}", self._node_arguments())
         await self._start("evaluator", "evaluator-0", self._node_arguments())
 
-    async def _end(
-        self, link: HubLink, hub_end: asyncio.Future[int], first_failure: asyncio.Future[Child]
-    ) -> None:
+    async def _end(self, link: HubLink, hub_end: asyncio.Future[int], first_failure: asyncio.Future[Child]) -> None:
         if first_failure.done():
             child = first_failure.result()
             self._note_failure(child)
@@ -158,8 +156,10 @@ class Supervisor:
             return
         for child in self._children:
             _signal(child, signal.SIGTERM)
-        await asyncio.wait([asyncio.ensure_future(child.process.wait()) for child in self._children],
-                           timeout=TERMINATE_S if self._failure is not None or hub_end.done() else 0.5)
+        await asyncio.wait(
+            [asyncio.ensure_future(child.process.wait()) for child in self._children],
+            timeout=TERMINATE_S if self._failure is not None or hub_end.done() else 0.5,
+        )
 
     async def _first_failure(self) -> Child:
         """The first node, the hub aside, that ends with another code than 0."""
@@ -207,7 +207,14 @@ class Supervisor:
 
     def _hub_arguments(self) -> list[str]:
         directory = ["--config", str(self._directory.config), "--run-dir", str(self._directory.path)]
-        return ["--bind", self._hub_endpoint, *directory, "--started-at", repr(self._started_at), *self._lifeline_option]
+        return [
+            "--bind",
+            self._hub_endpoint,
+            *directory,
+            "--started-at",
+            repr(self._started_at),
+            *self._lifeline_option,
+        ]
 
     def _node_arguments(self, extra: Sequence[str] = ()) -> list[str]:
         node = self._config.node.model_dump(mode="json", exclude_defaults=True)

@@ -34,6 +34,11 @@ def announcement(snapshot: WeightsSnapshot) -> WeightsAnnounced:
     )
 
 
+def num_chunks(num_bytes: int) -> int:
+    """Chunks of a snapshot of so many bytes."""
+    return ceil(num_bytes / CHUNK_BYTES)
+
+
 def chunk_frames(wanted: ChunkWanted, held: Iterable[WeightsSnapshot]) -> list[Frame]:
     """The answer to `wanted` from the snapshots held: the chunk, or that its version is gone."""
     for snapshot in held:
@@ -51,7 +56,7 @@ class Fetch:
         self.announced = announced
         self._payload = bytearray(announced.num_bytes)
         self._next = 0
-        self._missing = set(range(ceil(announced.num_bytes / CHUNK_BYTES)))
+        self._missing = set(range(num_chunks(announced.num_bytes)))
 
     def first(self) -> list[ChunkWanted]:
         """The requests that open the window."""

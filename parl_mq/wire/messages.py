@@ -11,6 +11,8 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 PROTOCOL_VERSION: Final = 1
+MAIN_TABLE: Final = "main"
+"""The table that a run's actors fill."""
 CHUNK_BYTES: Final = 256 * 1024
 """Weights travel in chunks of this size, so that a large network never blocks heartbeats."""
 

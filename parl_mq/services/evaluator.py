@@ -1,0 +1,83 @@
+"""An evaluator: plays greedy episodes with one version of the weights after another and reports the returns."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from parl_mq.config.models import EvaluationConfig
+from parl_mq.errors import EXIT_OK
+from parl_mq.learn.threads import prepare_acting_thread
+from parl_mq.model.snapshot import WeightsSnapshot
+from parl_mq.model.weights import unpack
+from parl_mq.net.zmq_channel import Network
+from parl_mq.rollout.building import Evaluator, Policy, build_evaluator
+from parl_mq.rollout.evaluation import Evaluation
+from parl_mq.services.hub_link import HubLink
+from parl_mq.services.joining import joined, run_config
+from parl_mq.services.runtime import NodeOptions, StopSignal, WorkThread
+from parl_mq.services.weights_client import WeightsClient
+from parl_mq.wire.messages import EvaluationFinished
+
+
+async def serve(options: NodeOptions, stop: StopSignal) -> int:
+    """Runs an evaluator until it is told to stop."""
+    network, work = Network(), WorkThread("evaluation")
+    try:
+        async with joined(network, options, "evaluator", stop) as (link, welcome):
+            config = run_config(welcome, options.node)
+            await work(prepare_acting_thread, config.actor.threads)
+            evaluator, policy = await work(build_evaluator, config)
+            weights = WeightsClient(network.connect(welcome.weights_endpoint))
+            judge = Judge(link, work, stop, evaluator, policy)
+            async with asyncio.TaskGroup() as tasks:
+                fetching = tasks.create_task(weights.run())
+                await judge.run(weights, config.evaluation)
+                fetching.cancel()
+            await work(evaluator.close)
+        return EXIT_OK
+    finally:
+        work.close()
+        network.close()
+
+
+class Judge:
+    """The evaluator's work loop."""
+
+    def __init__(self, link: HubLink, work: WorkThread, stop: StopSignal, evaluator: Evaluator, policy: Policy) -> None:
+        self._link = link
+        self._work = work
+        self._stop = stop
+        self._evaluator = evaluator
+        self._policy = policy
+
+    async def run(self, weights: WeightsClient, config: EvaluationConfig) -> None:
+        """Evaluates one version for each `every_updates` updates at most, until the stop."""
+        due = config.every_updates
+        while True:
+            self._link.status.waits(f"weights with {due} updates")
+            snapshot = await self._stop.wait_for(weights.newer(min_updates=due, keep=True))
+            if snapshot is None or not await self._judge(snapshot):
+                return
+            due = snapshot.updates + config.every_updates
+
+    async def _judge(self, snapshot: WeightsSnapshot) -> bool:
+        """Whether the evaluation went through to its end."""
+        self._link.status.works("evaluating")
+        started = time.monotonic()
+        evaluation = await self._work(self._play, snapshot)
+        if evaluation is None:
+            return False
+        report = EvaluationFinished(
+            version=tuple(snapshot.version),
+            updates=snapshot.updates,
+            returns=evaluation.returns.tolist(),
+            lengths=evaluation.lengths.tolist(),
+            duration_s=time.monotonic() - started,
+        )
+        await self._link.deliver(report)
+        return True
+
+    def _play(self, snapshot: WeightsSnapshot) -> Evaluation | None:
+        self._policy.load_weights(unpack(snapshot.payload))
+        return self._evaluator.evaluate(self._policy, self._stop.is_set)

@@ -1,0 +1,245 @@
+"""A learner: keeps sample requests outstanding, updates, sends priorities back, publishes weights."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import deque
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import torch
+
+from parl_mq.algorithms.registry import load_algorithm
+from parl_mq.config.models import RunConfig
+from parl_mq.errors import EXIT_OK, ConfigError
+from parl_mq.learn import checkpoint as checkpoints
+from parl_mq.learn.learner import DrawnRows, Learner
+from parl_mq.learn.threads import prepare_training_thread
+from parl_mq.model.snapshot import WeightsSnapshot
+from parl_mq.net.channel import ClientChannel, LinkEvent
+from parl_mq.net.zmq_channel import Network
+from parl_mq.services.hub_link import HubLink
+from parl_mq.services.joining import attach_message, joined, run_config
+from parl_mq.services.runtime import NodeOptions, StopSignal, WorkThread
+from parl_mq.services.sample_client import Batch, SampleClient
+from parl_mq.services.weights_exchange import announcement, chunk_frames, num_chunks
+from parl_mq.spec import TableSpec
+from parl_mq.wire.codec import Decoder, encode
+from parl_mq.wire.messages import (
+    ChunkWanted,
+    Weights,
+    Welcome,
+)
+
+HAND_OVER_S: Final = 2.0
+"""Time that the hub gets to fetch the last version at the end."""
+FIGURES_EVERY_S: Final = 1.0
+
+log = logging.getLogger("parl_mq")
+
+
+async def serve(options: NodeOptions, directory: Path, stop: StopSignal) -> int:
+    """Runs a learner until it is told to stop.
+
+    Args:
+        options: of every node.
+        directory: run directory, where the checkpoints go.
+        stop: ends it.
+    """
+    network, work = Network(), WorkThread("training")
+    try:
+        async with joined(network, options, "learner", stop) as (link, welcome):
+            config = run_config(welcome, options.node)
+            link.status.waits("the environment's spec")
+            spec = await stop.wait_for(link.table_spec())
+            if spec is not None:
+                learner = await work(build_learner, config, spec, welcome)
+                source = WeightsSource(network.connect(welcome.weights_endpoint))
+                node = LearnerNode(link, work, stop, learner, config, directory / "checkpoints")
+                await node.run(source, network, welcome, spec)
+        return EXIT_OK
+    finally:
+        work.close()
+        network.close()
+
+
+def build_learner(config: RunConfig, spec: TableSpec, welcome: Welcome) -> Learner:
+    """The trainer on its device, with the bookkeeping around it; to be called in the work thread."""
+    device = choose_device(config.node.device)
+    prepare_training_thread(config.node.threads or 1)
+    seed = int(np.random.SeedSequence(config.seed, spawn_key=(LEARNER_STREAM, 0)).generate_state(1)[0])
+    policy_spec = spec.stacked(config.environment.frame_stack)
+    trainer = load_algorithm(config.algorithm.name).make_trainer(config.algorithm, policy_spec, seed, device)
+    return Learner(
+        trainer,
+        spec,
+        config.learner,
+        beta=config.replay.beta,
+        generation=welcome.generation,
+        clock=time.monotonic,
+    )
+
+
+LEARNER_STREAM: Final = 7
+"""Key of the stream that the networks' first weights come from; the same for every rank."""
+
+
+def choose_device(wanted: str) -> torch.device:
+    """The device that `node.device` asks for; `auto` says what it took.
+
+    Raises:
+        ConfigError: it is not there.
+    """
+    num_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if wanted == "auto":
+        device = torch.device("cuda:0" if num_gpus else "cpu")
+        log.info("node.device = auto: training on %s", device)
+        return device
+    if wanted == "cpu":
+        return torch.device("cpu")
+    index = int(wanted.partition(":")[2] or 0)
+    if index >= num_gpus:
+        there = ", ".join(["cpu", *(f"cuda:{number}" for number in range(num_gpus))])
+        raise ConfigError(f"node.device = {wanted!r} is not on this machine; there is: {there}")
+    return torch.device("cuda", index)
+
+
+class WeightsSource:
+    """Announces the newest version to the hub and serves its chunks."""
+
+    def __init__(self, channel: ClientChannel) -> None:
+        self._channel = channel
+        self._decode = Decoder(Weights)
+        self._held: deque[WeightsSnapshot] = deque(maxlen=2)
+        self._last_chunk_served = asyncio.Event()
+
+    async def publish(self, snapshot: WeightsSnapshot) -> None:
+        """Holds `snapshot` beside the one before it, and announces it."""
+        self._held.append(snapshot)
+        self._last_chunk_served.clear()
+        await self._channel.send(encode(announcement(snapshot)))
+
+    async def run(self) -> None:
+        """Serves chunks, and announces again after each reconnect, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._serve())
+            tasks.create_task(self._watch_link())
+
+    async def until_fetched(self, deadline_s: float) -> None:
+        """Waits until the newest version has been handed over whole, `deadline_s` at most."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._last_chunk_served.wait(), deadline_s)
+
+    async def _serve(self) -> None:
+        while True:
+            for frames in await self._channel.receive_many():
+                message, _ = self._decode(frames)
+                if isinstance(message, ChunkWanted):
+                    await self._channel.send(chunk_frames(message, self._held))
+                    newest = self._held[-1]
+                    is_last = message.chunk == num_chunks(len(newest.payload)) - 1
+                    if message.version == newest.version and is_last:
+                        self._last_chunk_served.set()
+
+    async def _watch_link(self) -> None:
+        while True:
+            if await self._channel.next_event() is LinkEvent.CONNECTED and self._held:
+                await self._channel.send(encode(announcement(self._held[-1])))
+
+
+class LearnerNode:
+    """The work loop: batch, update, priorities back, weights out.
+
+    The learner's calls run in the work thread, one at a time; all else runs in the loop's thread.
+    """
+
+    def __init__(
+        self,
+        link: HubLink,
+        work: WorkThread,
+        stop: StopSignal,
+        learner: Learner,
+        config: RunConfig,
+        checkpoint_root: Path,
+    ) -> None:
+        self._link = link
+        self._work = work
+        self._stop = stop
+        self._learner = learner
+        self._config = config
+        self._checkpoint_root = checkpoint_root
+        self._waited_s = 0.0
+        self._figures_at = 0.0
+
+    async def run(self, source: WeightsSource, network: Network, welcome: Welcome, spec: TableSpec) -> None:
+        """Publishes version (g, 0), then trains until the stop; ends with a last version and a checkpoint."""
+        async with asyncio.TaskGroup() as tasks:
+            background = [tasks.create_task(source.run())]
+            await source.publish(await self._work(self._learner.publish))
+            self._link.status.waits("an open table")
+            endpoints = await self._stop.wait_for(self._link.replay_endpoints())
+            if endpoints is not None:
+                samples = SampleClient(
+                    network.connect(endpoints[0]),
+                    attach_message(self._link, welcome, spec),
+                    batch_size=self._config.algorithm.batch_size,
+                    prefetch=self._config.learner.prefetch,
+                )
+                background.append(tasks.create_task(samples.run()))
+                await self._train(samples, source)
+                await self._finish(samples, source)
+            for task in background:
+                task.cancel()
+
+    async def _train(self, samples: SampleClient, source: WeightsSource) -> None:
+        self._figures_at = time.monotonic()
+        while (batch := await self._next_batch(samples)) is not None:
+            step = await self._work(self._learner.learn, drawn_rows(batch))
+            samples.give_back(batch, step.magnitudes)
+            await samples.ask()
+            self._note(batch)
+            if step.published is not None:
+                await source.publish(step.published)
+            if step.is_checkpoint_due:
+                await self._save_checkpoint()
+
+    async def _next_batch(self, samples: SampleClient) -> Batch | None:
+        """The next batch, or None at the stop."""
+        if self._stop.is_set():
+            return None
+        if (batch := samples.ready_batch()) is not None:
+            return batch
+        asked_at = time.monotonic()
+        self._link.status.waits(samples.waiting_for)
+        batch = await self._stop.wait_for(samples.next_batch())
+        self._waited_s += time.monotonic() - asked_at
+        return batch
+
+    async def _finish(self, samples: SampleClient, source: WeightsSource) -> None:
+        self._link.status.works("finishing")
+        await samples.send_last_priorities()
+        await source.publish(await self._work(self._learner.publish))
+        await self._save_checkpoint()
+        await source.until_fetched(HAND_OVER_S)
+
+    async def _save_checkpoint(self) -> None:
+        keep = self._config.learner.keep_checkpoints
+        await self._work(lambda: checkpoints.save(self._checkpoint_root, self._learner.checkpoint(), keep=keep))
+
+    def _note(self, batch: Batch) -> None:
+        self._link.status.works("updating")
+        counters = self._link.status.counters
+        counters["updates_total"] = self._learner.num_updates
+        if (now := time.monotonic()) - self._figures_at >= FIGURES_EVERY_S:
+            counters.update(self._learner.take_figures())
+            counters["learner_wait_fraction"] = self._waited_s / (now - self._figures_at)
+            self._waited_s, self._figures_at = 0.0, now
+
+
+def drawn_rows(batch: Batch) -> DrawnRows:
+    """The batch as the learner's pure half takes it."""
+    return DrawnRows(batch.arrays, batch.arrays["probabilities"], batch.reply.num_live)

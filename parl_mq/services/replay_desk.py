@@ -1,0 +1,252 @@
+"""What a replay node decides: who may send how much, which draws are due, what is answered.
+
+Pure and synchronous: `handle` takes a message, `due` returns everything that must be sent because of it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, assert_never
+
+import numpy as np
+import numpy.typing as npt
+
+from parl_mq.config.models import RunConfig
+from parl_mq.errors import EXIT_CONFIG, WireError
+from parl_mq.net.channel import Frame, PeerId
+from parl_mq.net.credit import ReceiverBook
+from parl_mq.replay.limiter import RatioLimiter
+from parl_mq.replay.table import Table
+from parl_mq.spec import TableSpec
+from parl_mq.wire.codec import SlabLayout, encode, encode_with_slab, expect_arrays
+from parl_mq.wire.fragments import fragment_batch_of
+from parl_mq.wire.messages import (
+    PROTOCOL_VERSION,
+    Attach,
+    Attached,
+    AttachRefused,
+    Credit,
+    InsertFragments,
+    InsertRefused,
+    Message,
+    SampleRefused,
+    SampleReply,
+    SampleRequest,
+    SampleWaiting,
+    SayHello,
+    UpdatePriorities,
+    UpdateRefused,
+)
+
+SENDER_BYTES: Final = 64 * 1024 * 1024
+"""Unacknowledged bytes that one actor may have under way."""
+WAITING_EVERY_S: Final = 1.0
+
+Arrays = dict[str, npt.NDArray[Any]]
+Reply = tuple[PeerId, list[Frame]]
+
+log = logging.getLogger("parl_mq")
+
+
+@dataclass(slots=True)
+class _Sender:
+    """An actor's account: what it has sent, what it may send."""
+
+    peer: PeerId
+    epoch: int
+    book: ReceiverBook = field(default_factory=ReceiverBook)
+    credit_rows: int = 0
+    credit_bytes: int = 0
+    has_news: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A sample request that is not due yet."""
+
+    peer: PeerId
+    request: SampleRequest
+
+
+class ReplayDesk:
+    """One table and its clients.
+
+    Attributes:
+        num_refused: messages that were refused.
+    """
+
+    def __init__(self, table: Table, limiter: RatioLimiter, spec: TableSpec, config: RunConfig, run_id: str) -> None:
+        self.num_refused = 0
+        self._table = table
+        self._limiter = limiter
+        self._spec = spec
+        self._config = config
+        self._run_id = run_id
+        self._clients: dict[PeerId, Attach] = {}
+        self._senders: dict[str, _Sender] = {}
+        self._held: deque[_Held] = deque()
+        self._replies: list[Reply] = []
+        self._layouts: dict[int, SlabLayout] = {}
+        self._next_waiting_at = 0.0
+
+    @property
+    def waiting_for(self) -> str | None:
+        """Who waits for whom, in words; None while everything flows."""
+        if self._held:
+            return self._limiter.waiting(self._table.num_live)
+        return None
+
+    def counters(self) -> dict[str, float]:
+        """For the heartbeats."""
+        return {
+            **self._table.counters(),
+            "replay_live_rows": self._table.num_live,
+            "replay_fill": self._table.num_live / self._config.replay.buffer_size,
+            **({} if self._limiter.ratio is None else {"samples_per_insert": self._limiter.ratio}),
+        }
+
+    def handle(self, peer: PeerId, message: Message, arrays: Arrays) -> None:
+        """Takes one message of the data plane."""
+        if isinstance(message, Attach):
+            self._attach(peer, message)
+            return
+        client = self._clients.get(peer)
+        if client is None:
+            self._reply(peer, SayHello())
+            return
+        known: Any = message
+        match known:
+            case InsertFragments():
+                self._insert(self._senders[client.name], known, arrays)
+            case SampleRequest():
+                self._update(peer, arrays)
+                self._hold(peer, known)
+            case UpdatePriorities():
+                self._update(peer, arrays)
+            case _:
+                assert_never(known)
+
+    def due(self, now: float) -> list[Reply]:
+        """All that must be sent now: answers, batches that are due, acknowledgements and credit."""
+        while self._held and self._limiter.may_draw(self._held[0].request.batch_size, self._table.num_live):
+            self._replies.append(self._draw(self._held.popleft()))
+        for sender in self._senders.values():
+            self._grant(sender)
+        if self._held and now >= self._next_waiting_at:
+            self._next_waiting_at = now + WAITING_EVERY_S
+            reason = self._limiter.waiting(self._table.num_live)
+            for peer in {held.peer for held in self._held}:
+                self._reply(peer, SampleWaiting(reason=reason))
+        replies, self._replies = self._replies, []
+        return replies
+
+    def forget(self, peer: PeerId) -> None:
+        """The connection is gone; its client attaches again when it is back."""
+        self._clients.pop(peer, None)
+        self._held = deque(held for held in self._held if held.peer != peer)
+
+    def _attach(self, peer: PeerId, attach: Attach) -> None:
+        if refusal := self._why_not(attach):
+            self._reply(peer, AttachRefused(reason=refusal, exit_code=EXIT_CONFIG))
+            return
+        for old in [known for known, client in self._clients.items() if client.name == attach.name]:
+            self.forget(old)
+        self._clients[peer] = attach
+        last_sequence, rows, num_bytes = None, 0, 0
+        if attach.role == "actor":
+            sender = self._senders.get(attach.name)
+            if sender is None or sender.epoch != attach.epoch:
+                sender = self._senders[attach.name] = _Sender(peer, attach.epoch)
+            sender.peer = peer
+            self._raise_credit(sender)
+            last_sequence, rows, num_bytes = sender.book.last_sequence, sender.credit_rows, sender.credit_bytes
+        self._reply(
+            peer,
+            Attached(
+                ring_id=self._table.ring_id, last_sequence=last_sequence, credit_rows=rows, credit_bytes=num_bytes
+            ),
+        )
+
+    def _why_not(self, attach: Attach) -> str | None:
+        if attach.protocol != PROTOCOL_VERSION:
+            return f"{attach.name} speaks protocol {attach.protocol}, this node speaks {PROTOCOL_VERSION}"
+        if attach.run_id != self._run_id:
+            return f"{attach.name} belongs to run {attach.run_id}, this is run {self._run_id}"
+        if attach.digest != self._spec.digest:
+            return f"{attach.name} has other columns than this table: its environment or version differs"
+        return None
+
+    def _insert(self, sender: _Sender, message: InsertFragments, arrays: Arrays) -> None:
+        sender.has_news = True
+        if not sender.book.is_new(message.sequence):
+            return
+        try:
+            fragments = fragment_batch_of(arrays, self._spec)
+            self._table.insert(fragments)
+        except (WireError, ValueError) as error:
+            self.num_refused += 1
+            self._reply(sender.peer, InsertRefused(sequence=message.sequence, reason=str(error)))
+            return
+        sender.book.note(message.sequence, rows=fragments.num_live, num_bytes=fragments.num_bytes)
+        self._limiter.note_inserted(fragments.num_live)
+
+    def _hold(self, peer: PeerId, request: SampleRequest) -> None:
+        if request.batch_size > self._config.algorithm.batch_size * 64:
+            reason = f"a batch of {request.batch_size} rows is over this run's limit"
+            self._reply(peer, SampleRefused(request_id=request.request_id, reason=reason))
+            return
+        self._held.append(_Held(peer, request))
+
+    def _update(self, peer: PeerId, arrays: Arrays) -> None:
+        if not arrays:
+            return
+        try:
+            expect_arrays(arrays, {"keys": (("U",), "uint64"), "magnitudes": (("U",), "float64")})
+            self._table.update_priorities(arrays["keys"], arrays["magnitudes"])
+        except (WireError, ValueError) as error:
+            self.num_refused += 1
+            self._reply(peer, UpdateRefused(reason=str(error)))
+
+    def _draw(self, held: _Held) -> Reply:
+        batch_size = held.request.batch_size
+        layout = self._layouts.setdefault(batch_size, SlabLayout(self._table.draw_columns(batch_size)))
+        buffer, views = layout.allocate()
+        draw = self._table.draw(batch_size, views)
+        self._limiter.note_drawn(batch_size)
+        reply = SampleReply(
+            request_id=held.request.request_id,
+            num_live=draw.num_live,
+            total_priority=draw.total,
+            num_inserted=self._limiter.num_inserted,
+            num_drawn=self._limiter.num_drawn,
+        )
+        return held.peer, encode_with_slab(reply, layout, buffer)
+
+    def _raise_credit(self, sender: _Sender) -> None:
+        share = self._limiter.credit_share(self._config.actor.num_actors, self._config.largest_insert)
+        if share > 0:
+            sender.credit_rows = max(sender.credit_rows, sender.book.rows + share)
+            sender.credit_bytes = max(sender.credit_bytes, sender.book.num_bytes + SENDER_BYTES)
+
+    def _grant(self, sender: _Sender) -> None:
+        before = sender.credit_rows
+        self._raise_credit(sender)
+        if not sender.has_news and sender.credit_rows == before:
+            return
+        sender.has_news = False
+        is_blocked = sender.credit_rows <= sender.book.rows
+        self._reply(
+            sender.peer,
+            Credit(
+                last_sequence=sender.book.last_sequence,
+                credit_rows=sender.credit_rows,
+                credit_bytes=sender.credit_bytes,
+                waiting_for=self._limiter.waiting(self._table.num_live) if is_blocked else None,
+            ),
+        )
+
+    def _reply(self, peer: PeerId, message: Message) -> None:
+        self._replies.append((peer, encode(message)))

@@ -1,0 +1,3 @@
+"""From a run's settings to its replay table."""
+
+from __future__ import annotations
