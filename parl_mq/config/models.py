@@ -6,7 +6,7 @@ The section `node` is local to each process and never sent; everything else is t
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -19,10 +19,14 @@ from pydantic import (
     SerializeAsAny,
     model_validator,
 )
+from pydantic_core import PydanticCustomError
 
 from parl_mq.spec import Column
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
+
+IMPOSSIBLE: Final = "impossible"
+"""Type of a pydantic error about settings that do not fit each other; its context lists them under `keys`."""
 
 
 class Section(BaseModel):
@@ -49,6 +53,8 @@ class EnvironmentConfig(Section):
 
 class AlgorithmConfig(Section):
     """What every algorithm's settings have; each algorithm adds its own (parl_mq.algorithms).
+
+    The default of a setting that may be None is None: files have no word for it.
 
     Attributes:
         name: under which the algorithm is registered.
@@ -190,6 +196,17 @@ class NodeConfig(Section):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
 
+def algorithm_settings(name: str) -> type[AlgorithmConfig]:
+    """The settings model of the algorithm of this name.
+
+    Raises:
+        ConfigError: there is none; the message has the nearest valid name.
+    """
+    from parl_mq.algorithms.registry import settings_model  # the registry stands above, and loads settings lazily
+
+    return settings_model(name)
+
+
 class RunConfig(Section):
     """A whole run.
 
@@ -213,10 +230,8 @@ class RunConfig(Section):
     @classmethod
     def _load_algorithm(cls, values: Any) -> Any:
         """Turns the section `algorithm` into the settings model of the algorithm that it names."""
-        from parl_mq.algorithms.registry import settings_model
-
         if isinstance(values, dict) and isinstance(section := values.get("algorithm"), dict):
-            model = settings_model(section.get("name", ""))
+            model = algorithm_settings(section.get("name", ""))
             return {**values, "algorithm": model.model_validate(section)}
         return values
 
@@ -241,19 +256,35 @@ class RunConfig(Section):
     def _check_fit(self) -> Self:
         replay, batch = self.replay, self.algorithm.batch_size
         if replay.buffer_size < batch:
-            raise ValueError(
-                f"replay.buffer_size: {replay.buffer_size} is smaller than algorithm.batch_size = {batch}; "
-                "raise the one or lower the other"
+            raise _impossible(
+                f"{replay.buffer_size} is smaller than algorithm.batch_size = {batch}; raise it or lower the other",
+                ["replay.buffer_size", "algorithm.batch_size"],
             )
         if replay.buffer_size < replay.learning_starts:
-            raise ValueError(
-                f"replay.buffer_size: {replay.buffer_size} is smaller than replay.learning_starts = "
-                f"{replay.learning_starts}, so learning would never start"
+            raise _impossible(
+                f"{replay.buffer_size} is smaller than replay.learning_starts = {replay.learning_starts}, "
+                "so learning would never start",
+                ["replay.buffer_size", "replay.learning_starts"],
             )
         if self.error_band < self.smallest_error_band:
-            raise ValueError(
-                f"replay.error_band: {replay.error_band:g} can never release a batch or an insert; it must be at least "
+            raise _impossible(
+                f"{replay.error_band:g} can never release a batch or an insert; it must be at least "
                 f"{self.smallest_error_band:g} = max(batch_size x prefetch x num_learners, "
-                "num_envs x fragment_length x samples_per_insert x num_actors)"
+                "num_envs x fragment_length x samples_per_insert x num_actors)",
+                [
+                    "replay.error_band",
+                    "replay.fragment_length",
+                    "replay.samples_per_insert",
+                    "algorithm.batch_size",
+                    "learner.prefetch",
+                    "learner.num_learners",
+                    "actor.num_envs",
+                    "actor.num_actors",
+                ],
             )
         return self
+
+
+def _impossible(reason: str, keys: list[str]) -> PydanticCustomError:
+    """The first key is the one that the reason is about; another may have been the one that was set wrongly."""
+    return PydanticCustomError(IMPOSSIBLE, "{key}: {reason}", {"key": keys[0], "reason": reason, "keys": keys})
