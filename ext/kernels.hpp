@@ -59,7 +59,7 @@ inline double just_below(double x) {  // the next smaller double; x > 0
     return x;
 }
 
-// Plain IEEE arithmetic while it lives. A thread may take subnormals for zero (torch.set_flush_denormal, libraries built
+// Plain IEEE arithmetic while it lives. A thread may take subnormals for zero (torch.set_flush_denormal, libraries made
 // with -ffast-math); sums made without that and searched with it would send a draw past its group.
 class PlainArithmetic {
 #if defined(__x86_64__)
@@ -252,9 +252,10 @@ inline bool is_available(Kernel kernel) {
     if (kernel == kPortable) return true;
 #if defined(__x86_64__)
     __builtin_cpu_init();
-    if (!__builtin_cpu_supports("popcnt")) return false;
-    if (kernel == kAvx2) return __builtin_cpu_supports("avx2");
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    if (!__builtin_cpu_supports("popcnt") || !__builtin_cpu_supports("avx2")) return false;
+    if (kernel == kAvx2) return true;
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vl");
 #else
     return false;
 #endif
