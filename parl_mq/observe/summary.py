@@ -1,0 +1,67 @@
+"""The table at a run's end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TextIO
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+
+def print_summary(summary: Mapping[str, Any], stream: TextIO) -> None:
+    """Writes the summary for people.
+
+    Args:
+        summary: as in summary.json; the table leaves out what it lacks or holds as None.
+        stream: never stdout, which belongs to results.
+    """
+    console = Console(file=stream, highlight=False)
+    console.print(summary_table(summary))
+
+
+def summary_table(summary: Mapping[str, Any]) -> Table:
+    """Two columns, what and how much; at most 80 columns are needed."""
+    table = Table(box=box.ROUNDED, show_header=False, title=_verdict(summary), title_justify="left")
+    table.add_column(no_wrap=True, style="dim")
+    table.add_column(overflow="fold")
+    for name, value in _rows(summary):
+        table.add_row(name, Text(value))
+    return table
+
+
+def _verdict(summary: Mapping[str, Any]) -> Text:
+    target = summary.get("target_return")
+    if (error := summary.get("error")) is not None:
+        return Text(f"failed: {str(error).splitlines()[0]}", "bold red")
+    if target is None:
+        return Text("done", "bold")
+    if summary.get("reached"):
+        took = summary.get("time_to_target_s")
+        return Text(f"reached {target:g}" + ("" if took is None else f" after {took:.1f} s"), "bold green")
+    return Text(f"did not reach {target:g}", "bold yellow")
+
+
+def _rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    rows = [
+        ("run", _words(summary, "{preset}: {algorithm} on {env_id}, seed {seed}")),
+        ("evaluation return", _words(summary, "{eval_return:,.4g}")),
+        ("best so far", _words(summary, "{best_eval_return:,.4g}")),
+        ("environment steps", _words(summary, "{env_steps:,} ({env_steps_per_s:,.0f}/s)")),
+        ("updates", _words(summary, "{updates:,} ({updates_per_s:,.0f}/s)")),
+        ("samples per insert", _words(summary, "{samples_per_insert:.3g}")),
+        ("wall time", _words(summary, "{wall_s:.1f} s")),
+        ("stopped because", _words(summary, "{stop_reason}")),
+        ("run directory", _words(summary, "{run_dir}")),
+    ]
+    return [(name, value) for name, value in rows if value]
+
+
+def _words(summary: Mapping[str, Any], form: str) -> str:
+    known = {name: value for name, value in summary.items() if value not in (None, "")}
+    try:
+        return form.format_map(known)
+    except KeyError:
+        return ""
