@@ -59,7 +59,7 @@ class FragmentAssembler:
     def __init__(self, spec: TableSpec, num_envs: int, shape: FragmentShape) -> None:
         if min(shape.length, shape.n_step, shape.frame_stack, num_envs) < 1:
             raise ValueError(f"{shape} and {num_envs} environments: all must be at least 1")
-        self._spec = spec
+        self.spec = spec
         self._num_envs = num_envs
         self._length = shape.length
         self._overlap = shape.n_step - 1
@@ -235,7 +235,7 @@ class FragmentAssembler:
         lengths, num_context, num_overlap = figures[:, :3].T.astype(np.int32, order="C")
         closing = np.cumsum(figures[:, :3].sum(axis=1) + 1) - 1
         for name, column in columns.items():
-            if name not in self._spec.observation_names:
+            if name not in self.spec.observation_names:
                 column[closing] = 0
         return FragmentBatch(
             columns=columns,

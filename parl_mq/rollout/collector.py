@@ -13,7 +13,7 @@ from parl_mq.rollout.assembler import FragmentAssembler
 from parl_mq.rollout.frames import FrameStack
 from parl_mq.rollout.statistics import EpisodeStatistics
 from parl_mq.rollout.stepper import Stepper
-from parl_mq.spec import WeightsVersion
+from parl_mq.spec import TableSpec, WeightsVersion
 
 if TYPE_CHECKING:
     import torch
@@ -136,6 +136,11 @@ class Collector:
     def take(self, max_rows: int) -> FragmentBatch | None:
         """Fragments that wait, without stepping: at most `max_rows` live rows; None if there are none that fit."""
         return self._assembler.take(max_rows)
+
+    @property
+    def spec(self) -> TableSpec:
+        """Columns of the fragments."""
+        return self._assembler.spec
 
     @property
     def next_rows(self) -> int:

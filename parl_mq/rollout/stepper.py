@@ -7,7 +7,6 @@ spec, in the spec's order.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from math import isfinite
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -177,10 +176,8 @@ class Stepper:
     def _check_finite(self, name: str, values: npt.NDArray[Any], first: int = 0) -> None:
         if values.dtype.kind != "f":
             return
-        flat = values.ravel("K")
-        # A NaN or an infinity anywhere spoils this product, in a third of the time of np.isfinite; so may large
-        # numbers, which the exact check then lets pass.
-        if not isfinite(np.dot(flat, flat)) and not (is_finite := np.isfinite(values)).all():
+        is_finite = np.isfinite(values)
+        if np.count_nonzero(is_finite) < values.size:  # in half the time of .all()
             place = np.argwhere(~is_finite)[0]
             raise EnvironmentFault(
                 f"{self._name}: environment {first + place[0]} returned {values[tuple(place)]} in its {name}"

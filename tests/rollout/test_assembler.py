@@ -71,7 +71,7 @@ def test_each_autoreset_mode_stores_exactly_the_steps_that_exist(
         assert not any(row.terminated for row in own)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(
     scripts=st.lists(st.lists(EPISODE, min_size=1, max_size=6), min_size=1, max_size=5),
     mode=st.sampled_from(MODES),

@@ -109,8 +109,7 @@ def expected_rows(
 ) -> list[Row]:
     """The rows of a ScriptedEnv after `len(actions)` vector steps, n-step windows cut only where the steps end.
 
-    Args:
-        costs_a_step: whether a reset takes a vector step of its own.
+    `costs_a_step` says whether a reset takes a vector step of its own.
     """
     rows: list[Row] = []
     taken = 0
