@@ -1,0 +1,587 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
+"""Kernels over the records of one segment; the signatures and what callers must know stand in `_rows.pyi`."""
+
+import numpy as np
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy, memset
+
+from parl_mq.replay.refusals import FragmentsRefused, KeysRefused
+
+
+cdef extern from * nogil:
+    """
+    #include <cstdint>
+    #include <cstring>
+
+    // One row's header; parl_mq.replay.layout.HEADER_DTYPE describes the same bytes.
+    struct Header {
+        uint32_t rows_left, rows_before, num_live;
+        uint8_t flags, span;
+        uint16_t unused;
+    };
+    static_assert(sizeof(Header) == 16, "a header is 16 bytes");
+
+    static inline int64_t load(const int64_t *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+    static inline void store(int64_t *p, int64_t value) { __atomic_store_n(p, value, __ATOMIC_RELEASE); }
+    static inline void full_fence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+    static inline void acquire_fence() { __atomic_thread_fence(__ATOMIC_ACQUIRE); }
+    static inline void prefetch(const void *p) { __builtin_prefetch(p); }
+
+    // Copies of known size are single instructions; a call of memcpy costs more than the short columns themselves.
+    template <typename T>
+    static inline void spread(uint8_t *to, int64_t stride, const uint8_t *from, int64_t n) {
+        for (int64_t i = 0; i < n; ++i) std::memcpy(to + i * stride, from + i * sizeof(T), sizeof(T));
+    }
+
+    static inline void spread_column(uint8_t *to, int64_t stride, const uint8_t *from, int64_t size, int64_t n) {
+        switch (size) {
+            case 1: return spread<uint8_t>(to, stride, from, n);
+            case 4: return spread<uint32_t>(to, stride, from, n);
+            case 8: return spread<uint64_t>(to, stride, from, n);
+            default: for (int64_t i = 0; i < n; ++i) std::memcpy(to + i * stride, from + i * size, size);
+        }
+    }
+
+    // Two overlapping moves of 16 or 8 bytes cover any short length without a loop over bytes or a call.
+    static inline void copy_value(uint8_t *to, const uint8_t *from, int64_t size) {
+        if (size >= 16 && size <= 128) {
+            for (int64_t i = 0; i + 16 < size; i += 16) std::memcpy(to + i, from + i, 16);
+            std::memcpy(to + size - 16, from + size - 16, 16);
+        } else if (size == 8) {
+            std::memcpy(to, from, 8);
+        } else if (size == 4) {
+            std::memcpy(to, from, 4);
+        } else {
+            std::memcpy(to, from, size);
+        }
+    }
+    """
+    struct Header:
+        uint32_t rows_left
+        uint32_t rows_before
+        uint32_t num_live
+        uint8_t flags
+        uint8_t span
+
+    int64_t load(const int64_t *p) noexcept
+    void store(int64_t *p, int64_t value) noexcept
+    void full_fence() noexcept
+    void acquire_fence() noexcept
+    void prefetch(const void *p) noexcept
+    void spread_column(uint8_t *to, int64_t stride, const uint8_t *source, int64_t size, int64_t n) noexcept
+    void copy_value(uint8_t *to, const uint8_t *source, int64_t size) noexcept
+
+
+NUM_COUNTERS = 4
+"""int64 words of a segment's counters: tail, reserved, committed, live rows."""
+
+cdef enum:
+    TAIL = 0
+    RESERVED = 1
+    COMMITTED = 2
+    NUM_LIVE = 3
+    LIVE_FLAG = 1
+    STARTS_FLAG = 2
+    MAX_COLUMNS = 512
+    # Draws whose lines are asked for before they are needed.
+    AHEAD = 8
+    # A window of at most so many bytes is asked for whole; of a larger one the head, as the processor sees the rest
+    # coming.
+    SHORT_WINDOW = 1024
+    LONG_HEAD = 256
+    # Getting the GIL back from a busy thread takes up to a switch interval, so it is given up for large copies alone.
+    RELEASE_BYTES = 131072
+
+
+cdef struct Field:
+    int64_t offset  # in the record
+    int64_t size
+
+cdef struct Shape:
+    uint8_t *base
+    int64_t stride
+    int64_t num_rows
+    int64_t reward  # offsets of the step columns
+    int64_t terminated
+    int64_t truncated
+    int64_t stack
+    int64_t n_step
+    int64_t num_observations
+    int64_t num_others
+    int64_t first_observation  # smallest offset of one
+    double powers[256]  # gamma to the power of a span
+
+cdef struct Fragments:
+    const int32_t *lengths
+    const int32_t *num_context
+    const int32_t *num_overlap
+    const uint8_t *starts_episode
+    const uint8_t *spans  # of every row, or NULL: 1
+
+
+cdef uint8_t *address(object array, int64_t least, bint is_written) except NULL:
+    """Where an array's bytes lie; the caller keeps the array alive."""
+    cdef Py_buffer view
+    PyObject_GetBuffer(array, &view, PyBUF_WRITABLE if is_written else PyBUF_SIMPLE)
+    cdef uint8_t *start = <uint8_t *>view.buf
+    cdef int64_t length = view.len
+    PyBuffer_Release(&view)
+    if length < least:
+        raise ValueError(f"an array has {length} bytes instead of {least}")
+    return start
+
+
+cdef inline uint8_t *record_at(const Shape *shape, int64_t slot) noexcept nogil:
+    return shape.base + slot * shape.stride
+
+
+cdef inline Header *header_at(const Shape *shape, int64_t slot) noexcept nogil:
+    return <Header *>record_at(shape, slot)
+
+
+cdef inline int64_t rows_of(const Fragments *given, int64_t f) noexcept nogil:
+    return <int64_t>given.num_context[f] + given.lengths[f] + given.num_overlap[f] + 1
+
+
+cdef void write_headers(const Shape *shape, const Fragments *given, int64_t f, int64_t slot,
+                        int64_t row) noexcept nogil:
+    cdef int64_t n = rows_of(given, f)
+    cdef int64_t context = given.num_context[f]
+    cdef uint8_t flags = STARTS_FLAG if given.starts_episode[f] else 0
+    cdef int64_t i
+    cdef Header *header
+    for i in range(n):
+        header = header_at(shape, slot + i)
+        header.rows_left = <uint32_t>(n - 1 - i)
+        header.rows_before = <uint32_t>i
+        header.num_live = <uint32_t>given.lengths[f]
+        header.flags = flags | (LIVE_FLAG if context <= i < context + given.lengths[f] else 0)
+        header.span = given.spans[row + i] if given.spans != NULL else 1
+
+
+cdef void bury(const Shape *shape, int64_t slot, int64_t n) noexcept nogil:
+    cdef int64_t i
+    cdef Header *header
+    for i in range(n):
+        header = header_at(shape, slot + i)
+        memset(header, 0, sizeof(Header))
+        header.rows_left = <uint32_t>(n - 1 - i)
+        header.rows_before = <uint32_t>i
+
+
+cdef inline void ask_for_window(const Shape *shape, int64_t slot) noexcept nogil:
+    cdef const uint8_t *record = record_at(shape, slot)
+    cdef int64_t size = (shape.n_step + 1) * shape.stride
+    cdef int64_t i
+    if size <= SHORT_WINDOW:
+        for i in range(0, size, 64):
+            prefetch(record + i)
+    else:
+        for i in range(0, LONG_HEAD, 64):
+            prefetch(record + i)
+            prefetch(record + shape.n_step * shape.stride + shape.first_observation + i)
+
+
+cdef inline int64_t window_length(const Shape *shape, int64_t slot) noexcept nogil:
+    """Steps of the window that starts at a row. The last term holds for rows that are being overwritten alone."""
+    cdef int64_t k = header_at(shape, slot).rows_left
+    k = shape.n_step if shape.n_step < k else k
+    return k if slot + k < shape.num_rows else shape.num_rows - 1 - slot
+
+
+cdef inline void sum_rewards(const Shape *shape, int64_t slot, int64_t k, float *reward,
+                             double *discount) noexcept nogil:
+    cdef const uint8_t *record = record_at(shape, slot)
+    cdef double total = 0.0
+    cdef double power = 1.0
+    cdef int64_t j
+    for j in range(k):
+        total += power * (<const float *>(record + shape.reward))[0]
+        power *= shape.powers[(<const Header *>record).span]
+        record += shape.stride
+    reward[0] = <float>total
+    discount[0] = power
+
+
+cdef void copy_stack(const Shape *shape, const Field *field, int64_t slot, int64_t k, uint8_t *target) noexcept nogil:
+    """Frames from stack - 1 rows before the row to n after it: the first one repeats, none follows the k-th."""
+    cdef const Header *header = header_at(shape, slot)
+    cdef int64_t before = header.rows_before if header.rows_before < slot else slot
+    cdef int64_t j
+    cdef int64_t row
+    for j in range(shape.stack + shape.n_step):
+        row = j - (shape.stack - 1)
+        if row <= k:
+            memcpy(target, record_at(shape, slot + (row if row > -before else -before)) + field.offset, field.size)
+        else:
+            memset(target, 0, field.size)
+        target += field.size
+
+
+cdef void gather_rows(const Shape *shape, const Field *observations, const Field *others, const int64_t *positions,
+                      int64_t start, int64_t stop, uint8_t **targets, int64_t first) noexcept nogil:
+    cdef int64_t i
+    cdef int64_t c
+    cdef int64_t k
+    cdef int64_t at
+    cdef int64_t slot
+    cdef double discount
+    cdef uint8_t *record
+    cdef uint8_t *last
+    cdef int64_t num_inputs = shape.num_observations * (2 if shape.stack == 1 else 1)
+    cdef uint8_t **other_targets = targets + num_inputs
+    cdef uint8_t **step_targets = other_targets + shape.num_others
+    for i in range(start, stop):
+        if i + AHEAD < stop:
+            ask_for_window(shape, positions[i + AHEAD] % shape.num_rows)
+        slot = positions[i] % shape.num_rows
+        at = first + i
+        k = window_length(shape, slot)
+        record = record_at(shape, slot)
+        last = record + (k - 1 if k > 0 else 0) * shape.stride
+        sum_rewards(shape, slot, k, <float *>step_targets[0] + at, &discount)
+        step_targets[2][at] = last[shape.terminated]
+        step_targets[3][at] = last[shape.truncated]
+        (<float *>step_targets[1])[at] = 0.0 if last[shape.terminated] else <float>discount
+        (<int32_t *>step_targets[4])[at] = <int32_t>k
+        for c in range(shape.num_others):
+            copy_value(other_targets[c] + at * others[c].size, record + others[c].offset, others[c].size)
+        for c in range(shape.num_observations):
+            if shape.stack > 1:
+                copy_stack(shape, &observations[c], slot, k,
+                           targets[c] + at * observations[c].size * (shape.stack + shape.n_step))
+            else:
+                copy_value(targets[c] + at * observations[c].size, record + observations[c].offset,
+                           observations[c].size)
+                copy_value(targets[shape.num_observations + c] + at * observations[c].size,
+                           record + k * shape.stride + observations[c].offset, observations[c].size)
+
+
+cdef class Rows:
+    cdef Shape _shape
+    cdef Field _columns[MAX_COLUMNS]  # in the spec's order
+    cdef Field _observations[MAX_COLUMNS]
+    cdef Field _others[MAX_COLUMNS]
+    cdef int64_t _num_columns
+    cdef int64_t *_counters
+    cdef object _kept
+
+    def __cinit__(self, memory, counters, layout, *, int64_t frame_stack, int64_t n_step, double gamma):
+        spec = layout.spec
+        if len(spec.columns) > MAX_COLUMNS // 2:
+            raise ValueError(f"a table has {len(spec.columns)} columns: at most {MAX_COLUMNS // 2} are possible")
+        if memory.size % layout.stride or memory.size == 0:
+            raise ValueError(f"memory of {memory.size} bytes does not hold whole records of {layout.stride}")
+        self._kept = (memory, counters)
+        self._counters = <int64_t *>address(counters, NUM_COUNTERS * 8, True)
+        self._shape.base = address(memory, 1, True)
+        self._shape.stride = layout.stride
+        self._shape.num_rows = memory.size // layout.stride
+        self._shape.stack = frame_stack
+        self._shape.n_step = n_step
+        for span in range(256):
+            self._shape.powers[span] = gamma ** span
+        self._lay_out(layout, spec)
+
+    cdef _lay_out(self, layout, spec):
+        offsets = layout.offsets
+        self._shape.reward = offsets["reward"]
+        self._shape.terminated = offsets["terminated"]
+        self._shape.truncated = offsets["truncated"]
+        self._shape.first_observation = min(offsets[name] for name in spec.observation_names)
+        self._num_columns = len(spec.columns)
+        for column in spec.columns:
+            self._columns[spec.columns.index(column)] = Field(offsets[column.name], column.num_bytes)
+        for name in spec.observation_names:
+            self._observations[self._shape.num_observations] = Field(offsets[name], spec[name].num_bytes)
+            self._shape.num_observations += 1
+        for column in spec.columns:
+            if column.name not in (*spec.observation_names, "reward", "terminated", "truncated"):
+                self._others[self._shape.num_others] = Field(offsets[column.name], column.num_bytes)
+                self._shape.num_others += 1
+
+    @property
+    def num_rows(self):
+        return self._shape.num_rows
+
+    @property
+    def tail(self):
+        return load(&self._counters[TAIL])
+
+    @property
+    def reserved(self):
+        return load(&self._counters[RESERVED])
+
+    @property
+    def committed(self):
+        return load(&self._counters[COMMITTED])
+
+    @property
+    def num_live(self):
+        return load(&self._counters[NUM_LIVE])
+
+    cdef Fragments _given(self, fragments, spans) except *:
+        cdef Fragments given
+        cdef int64_t n = len(fragments.lengths)
+        given.lengths = <const int32_t *>address(fragments.lengths, n * 4, False)
+        given.num_context = <const int32_t *>address(fragments.num_context, n * 4, False)
+        given.num_overlap = <const int32_t *>address(fragments.num_overlap, n * 4, False)
+        given.starts_episode = address(fragments.starts_episode, n, False)
+        given.spans = NULL
+        if spans is not None:
+            given.spans = address(spans, len(spans), False)
+        return given
+
+    def check(self, fragments, int64_t num_rows, int64_t most_rows, int64_t most_live):
+        cdef int64_t f
+        cdef int64_t i
+        cdef int64_t n
+        cdef int64_t row = 0
+        cdef int64_t num_live = 0
+        cdef int64_t num_fragments = len(fragments.lengths)
+        cdef Fragments given = self._given(fragments, None)
+        cdef const uint8_t *terminated = address(fragments.columns["terminated"], num_rows, False)
+        cdef const uint8_t *truncated = address(fragments.columns["truncated"], num_rows, False)
+        for f in range(num_fragments):
+            if given.lengths[f] < 1 or given.num_context[f] < 0 or given.num_overlap[f] < 0:
+                raise FragmentsRefused(
+                    f"fragment {f} has {given.lengths[f]} live, {given.num_context[f]} context and "
+                    f"{given.num_overlap[f]} overlap rows: there must be at least 1, 0 and 0")
+            n = rows_of(&given, f)
+            if n > most_rows or given.lengths[f] > most_live:
+                raise FragmentsRefused(
+                    f"fragment {f} has {n} rows, {given.lengths[f]} of them live: this table takes at most "
+                    f"{most_rows} and {most_live}")
+            if given.num_context[f] < self._shape.stack - 1 and not given.starts_episode[f]:
+                raise FragmentsRefused(
+                    f"fragment {f} has {given.num_context[f]} context rows and does not start an episode: frame "
+                    f"stacks of {self._shape.stack} need {self._shape.stack - 1}")
+            if row + n > num_rows:
+                raise FragmentsRefused(f"fragment {f} ends at row {row + n}, but the columns have {num_rows} rows")
+            for i in range(row, row + n - 2):
+                if terminated[i] or truncated[i]:
+                    raise FragmentsRefused(
+                        f"row {i - row} of fragment {f} ends an episode: only its last step, row {n - 2}, may")
+            if terminated[row + n - 2] > 1 or truncated[row + n - 2] > 1:
+                raise FragmentsRefused(f"row {n - 2} of fragment {f}: terminated and truncated must be 0 or 1")
+            row += n
+            num_live += given.lengths[f]
+        if row != num_rows:
+            raise FragmentsRefused(f"the columns have {num_rows} rows, but the fragments' lengths add up to {row}")
+        return num_live
+
+    def plan(self, fragments, int64_t first, int64_t most_live):
+        cdef Fragments given = self._given(fragments, None)
+        cdef int64_t num_fragments = len(fragments.lengths)
+        cdef int64_t start = self._counters[RESERVED]
+        cdef int64_t end = start
+        cdef int64_t f = first
+        cdef int64_t num_rows = 0
+        cdef int64_t num_live = 0
+        cdef int64_t before_wrap = -1
+        cdef int64_t n
+        cdef int64_t slot
+        cdef int64_t gap
+        while f < num_fragments:
+            n = rows_of(&given, f)
+            slot = end % self._shape.num_rows
+            gap = self._shape.num_rows - slot if slot + n > self._shape.num_rows else 0
+            if end + gap + n - start > self._shape.num_rows or num_live + given.lengths[f] > most_live:
+                break
+            if gap > 0 or (slot == 0 and end > start):
+                before_wrap = num_rows
+            end += gap + n
+            num_rows += n
+            num_live += given.lengths[f]
+            f += 1
+        if before_wrap < 0:
+            before_wrap = num_rows
+        return Part(first, f, start, end, num_rows, num_live, before_wrap)
+
+    def reserve(self, int64_t end):
+        store(&self._counters[RESERVED], end)
+
+    def tail_after(self, int64_t end, int64_t most_live):
+        cdef int64_t tail = self._counters[TAIL]
+        cdef int64_t num_live = self._counters[NUM_LIVE]
+        cdef const Header *header
+        while (end - tail > self._shape.num_rows or num_live > most_live) and tail < self._counters[COMMITTED]:
+            header = header_at(&self._shape, tail % self._shape.num_rows)
+            tail += header.rows_left + 1
+            num_live -= header.num_live
+        return tail, num_live
+
+    def evict(self, int64_t tail, int64_t num_live):
+        store(&self._counters[NUM_LIVE], num_live)
+        store(&self._counters[TAIL], tail)
+        full_fence()  # no store of the rows that follow may be seen before the tail that gives them up
+
+    def commit(self, int64_t end, int64_t num_live):
+        store(&self._counters[NUM_LIVE], num_live)
+        store(&self._counters[COMMITTED], end)
+
+    def bury(self, int64_t start, int64_t stop):
+        cdef int64_t n
+        cdef int64_t slot
+        while start < stop:
+            slot = start % self._shape.num_rows
+            n = min(stop - start, self._shape.num_rows - slot)
+            bury(&self._shape, slot, n)
+            start += n
+
+    def restart(self, int64_t position):
+        for counter in (TAIL, RESERVED, COMMITTED):
+            store(&self._counters[counter], position)
+        store(&self._counters[NUM_LIVE], 0)
+
+    def scatter(self, fragments, tuple columns, spans, Part part, int64_t row, values, leaves, positions):
+        cdef Fragments given = self._given(fragments, spans)
+        cdef const uint8_t *sources[MAX_COLUMNS]
+        cdef double *leaf = <double *>address(leaves, part.num_rows * 8, True)
+        cdef int64_t *position = <int64_t *>address(positions, part.num_live * 8, True)
+        cdef const double *value = <const double *>address(values, part.num_live * 8, False)
+        cdef int64_t c
+        for c in range(self._num_columns):
+            sources[c] = address(columns[c], (row + part.num_rows) * self._columns[c].size, False)
+        if part.num_rows * self._shape.stride < RELEASE_BYTES:
+            scatter_rows(&self._shape, &given, self._columns, self._num_columns, sources, part, row, value, leaf,
+                         position)
+        else:
+            with nogil:
+                scatter_rows(&self._shape, &given, self._columns, self._num_columns, sources, part, row, value, leaf,
+                             position)
+
+    def locate(self, slots):
+        cdef int64_t n = len(slots)
+        cdef int64_t *slot = <int64_t *>address(slots, n * 8, True)
+        cdef int64_t tail = self._counters[TAIL]
+        cdef int64_t base = tail - tail % self._shape.num_rows
+        cdef int64_t i
+        for i in range(n):
+            slot[i] += base if base + slot[i] >= tail else base + self._shape.num_rows
+
+    def gather(self, positions, tuple targets, int64_t first):
+        cdef uint8_t *addresses[2 * MAX_COLUMNS]
+        cdef int64_t n = len(positions)
+        cdef const int64_t *position = <const int64_t *>address(positions, n * 8, False)
+        cdef int64_t num_bytes = self._addresses(targets, first + n, addresses)
+        cdef int64_t i
+        if n * num_bytes < RELEASE_BYTES:
+            gather_rows(&self._shape, self._observations, self._others, position, 0, n, addresses, first)
+        else:
+            with nogil:
+                gather_rows(&self._shape, self._observations, self._others, position, 0, n, addresses, first)
+        acquire_fence()
+        cdef int64_t tail = load(&self._counters[TAIL])
+        for i in range(n):
+            if position[i] < tail:
+                return [j for j in range(n) if position[j] < tail]
+        return None
+
+    cdef int64_t _addresses(self, tuple targets, int64_t n, uint8_t **addresses) except -1:
+        """Fills in where each target lies; returns the bytes of one row of all."""
+        cdef int64_t num_bytes = 0
+        cdef int64_t t = 0
+        cdef int64_t size
+        cdef int64_t c
+        cdef int64_t num_inputs = self._shape.num_observations * (2 if self._shape.stack == 1 else 1)
+        if len(targets) != num_inputs + self._shape.num_others + 5:
+            raise ValueError(f"{len(targets)} arrays are given for {num_inputs + self._shape.num_others + 5} columns")
+        for c in range(num_inputs):
+            size = self._observations[c % self._shape.num_observations].size
+            size *= 1 if self._shape.stack == 1 else self._shape.stack + self._shape.n_step
+            addresses[t] = address(targets[t], n * size, True)
+            num_bytes += size
+            t += 1
+        for c in range(self._shape.num_others):
+            addresses[t] = address(targets[t], n * self._others[c].size, True)
+            num_bytes += self._others[c].size
+            t += 1
+        for size in (4, 4, 1, 1, 4):
+            addresses[t] = address(targets[t], n * size, True)
+            t += 1
+        return num_bytes
+
+    def are_live(self, positions):
+        cdef int64_t n = len(positions)
+        cdef const int64_t *position = <const int64_t *>address(positions, n * 8, False)
+        result = np.empty(n, np.bool_)
+        cdef uint8_t *flags = address(result, n, True)
+        cdef int64_t i
+        for i in range(n):
+            flags[i] = header_at(&self._shape, position[i] % self._shape.num_rows).flags & LIVE_FLAG
+        return result
+
+    def find(self, keys, uint64_t prefix, slots, indices):
+        cdef int64_t n = len(keys)
+        cdef const uint64_t *key = <const uint64_t *>address(keys, n * 8, False)
+        cdef int64_t *slot = <int64_t *>address(slots, n * 8, True)
+        cdef int64_t *index = <int64_t *>address(indices, n * 8, True)
+        cdef int64_t tail = self._counters[TAIL]
+        cdef int64_t committed = self._counters[COMMITTED]
+        cdef int64_t i
+        cdef int64_t position
+        cdef int64_t num_found = 0
+        for i in range(n):
+            if i + AHEAD < n:
+                prefetch(header_at(&self._shape, <int64_t>(key[i + AHEAD] - prefix) % self._shape.num_rows))
+            position = <int64_t>(key[i] - prefix)
+            if position < 0 or position >= committed:
+                raise KeysRefused(f"keys[{i}] is {key[i]}: no row of this shard ever had it")
+            if position < tail:
+                continue
+            slot[num_found] = position % self._shape.num_rows
+            if not header_at(&self._shape, slot[num_found]).flags & LIVE_FLAG:
+                raise KeysRefused(f"keys[{i}] is {key[i]}: no transition starts at that row")
+            index[num_found] = i
+            num_found += 1
+        return num_found
+
+
+cdef class Part:
+    cdef readonly int64_t first
+    cdef readonly int64_t stop
+    cdef readonly int64_t start
+    cdef readonly int64_t end
+    cdef readonly int64_t num_rows
+    cdef readonly int64_t num_live
+    cdef readonly int64_t before_wrap
+
+    def __cinit__(self, first, stop, start, end, num_rows, num_live, before_wrap):
+        self.first, self.stop, self.start, self.end = first, stop, start, end
+        self.num_rows, self.num_live, self.before_wrap = num_rows, num_live, before_wrap
+
+
+cdef void scatter_rows(const Shape *shape, const Fragments *given, const Field *columns, int64_t num_columns,
+                       const uint8_t **sources, Part part, int64_t row, const double *value, double *leaf,
+                       int64_t *position) noexcept nogil:
+    cdef int64_t at = part.start
+    cdef int64_t f
+    cdef int64_t c
+    cdef int64_t n
+    cdef int64_t slot
+    cdef int64_t context
+    cdef int64_t i
+    for f in range(part.first, part.stop):
+        n = rows_of(given, f)
+        slot = at % shape.num_rows
+        if slot + n > shape.num_rows:
+            bury(shape, slot, shape.num_rows - slot)
+            at += shape.num_rows - slot
+            slot = 0
+        write_headers(shape, given, f, slot, row)
+        for c in range(num_columns):
+            spread_column(record_at(shape, slot) + columns[c].offset, shape.stride,
+                          sources[c] + row * columns[c].size, columns[c].size, n)
+        context = given.num_context[f]
+        memset(leaf, 0, n * sizeof(double))
+        for i in range(given.lengths[f]):
+            leaf[context + i] = value[i]
+            position[i] = at + context + i
+        value += given.lengths[f]
+        position += given.lengths[f]
+        leaf += n
+        row += n
+        at += n

@@ -1,0 +1,271 @@
+"""One shard of a table: a ring segment with its sum tree, its lock and its random stream."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from parl_mq.fragments import FragmentBatch
+from parl_mq.replay._rows import Part, Rows
+from parl_mq.replay._sum_tree import SumTree
+from parl_mq.replay.keys import Keys, Positions
+from parl_mq.replay.mapping import Segment
+
+Values = npt.NDArray[np.float64]
+
+MAX_TRIES_BESIDE_INSERTS: Final = 3
+"""Gathers of a torn row without the lock; the next one holds it, and no row can be evicted meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Insertion:
+    """Checked fragments on their way into a ring.
+
+    Attributes:
+        fragments: the batch.
+        columns: its columns in the spec's order.
+        spans: [R] uint8 steps folded into each row; None: 1.
+        num_live: live rows of all fragments.
+        values: [num_live] leaves.
+        max_magnitude: the largest magnitude among them, for the running maximum.
+    """
+
+    fragments: FragmentBatch
+    columns: tuple[npt.NDArray[Any], ...]
+    spans: npt.NDArray[np.uint8] | None
+    num_live: int
+    values: Values
+    max_magnitude: float
+
+
+@dataclass(slots=True)
+class RingCounts:
+    """What happened in a ring since it was made, in rows."""
+
+    inserted: int = 0
+    evicted: int = 0
+    drawn: int = 0
+    updated: int = 0
+    stale: int = 0
+    torn: int = 0
+
+
+class Ring:
+    """Rows of one shard in the order in which they came, and a leaf for each.
+
+    An insert goes: reserve positions; under the lock set the victims' leaves to 0 and move the tail past them; copy the
+    rows; under the lock write their leaves and commit. Rows being copied have leaves of 0 and cannot be drawn, and no
+    draw or update waits for a copy. A draw finds its rows under the lock and copies them without it; a row that was
+    overwritten meanwhile lies in front of the tail by then, and is drawn again.
+
+    Eviction is first in, first out, by whole fragments: when live rows would exceed `capacity`, or room runs short.
+    """
+
+    def __init__(
+        self, segment: Segment, rows: Rows, tree: SumTree, *, capacity: int, prefix: int, rng: np.random.Generator
+    ) -> None:
+        self.lock = Lock()
+        self.writer = Lock()
+        self.rows = rows
+        self.tree = tree
+        self.capacity = capacity
+        self.prefix = prefix
+        self.counts = RingCounts()
+        self._segment = segment
+        self._rng = rng
+        rows.restart(segment.first_position)
+
+    @property
+    def max_magnitude(self) -> float:
+        """The largest magnitude that was ever applied here; 0 at first."""
+        return float(self._segment.max_magnitude[0])
+
+    def total(self) -> float:
+        """Sum of all leaves."""
+        with self.lock:
+            return self.tree.total
+
+    def close(self, *, remove: bool) -> None:
+        """Gives the memory back; nothing may be called after it."""
+        del self.rows, self.tree
+        self._segment.close(remove=remove)
+
+    def insert(self, insertion: Insertion) -> Keys:
+        """Stores fragments, and waits for other inserts into this ring while they last.
+
+        A batch larger than the ring is stored in parts, each of which evicts the one before.
+
+        Returns:
+            Keys of the live rows, in order.
+        """
+        fragments = insertion.fragments
+        positions = np.empty(insertion.num_live, np.int64)
+        first = row = live = 0
+        with self.writer:
+            self._bury_unfinished()
+            while first < fragments.num_fragments:
+                part = self.rows.plan(fragments, first, self.capacity)
+                self._store(insertion, part, row, live, positions[live : live + part.num_live])
+                first, row, live = part.stop, row + part.num_rows, live + part.num_live
+        keys = positions.view(np.uint64)
+        keys += np.uint64(self.prefix)
+        return keys
+
+    def _store(self, insertion: Insertion, part: Part, row: int, live: int, positions: Positions) -> None:
+        rows = self.rows
+        rows.reserve(part.end)
+        with self.lock:
+            self._make_room(part)
+        leaves = np.empty(part.num_rows)
+        values = insertion.values[live : live + part.num_live]
+        rows.scatter(insertion.fragments, insertion.columns, insertion.spans, part, row, values, leaves, positions)
+        with self.lock:
+            self._write_leaves(part, leaves)
+            self._commit(part, insertion.max_magnitude)
+
+    def _make_room(self, part: Part) -> None:
+        tail, num_live = self.rows.tail_after(part.end, self.capacity - part.num_live)
+        old_tail = self.rows.tail
+        self._zero(old_tail, tail)
+        self.counts.evicted += self.rows.num_live - num_live
+        self.rows.evict(tail, num_live)
+
+    def _zero(self, start: int, stop: int) -> None:
+        if start == stop:
+            return
+        num_rows = self.rows.num_rows
+        first, last = start % num_rows, (stop - 1) % num_rows + 1
+        if first < last:
+            self.tree.fill(first, last, 0.0)
+        else:
+            self.tree.fill(first, num_rows, 0.0)
+            self.tree.fill(0, last, 0.0)
+
+    def _write_leaves(self, part: Part, leaves: Values) -> None:
+        if part.before_wrap:
+            self.tree.write(part.start % self.rows.num_rows, leaves[: part.before_wrap])
+        if part.before_wrap < part.num_rows:
+            self.tree.write(0, leaves[part.before_wrap :])
+
+    def _commit(self, part: Part, max_magnitude: float) -> None:
+        """Makes a part count: everything that must outlive the process is written here, in this order."""
+        if max_magnitude > self._segment.max_magnitude[0]:
+            self._segment.max_magnitude[0] = max_magnitude
+        self.counts.inserted += part.num_live
+        self.rows.commit(part.end, self.rows.num_live + part.num_live)
+
+    def _bury_unfinished(self) -> None:
+        """Makes the rows of an insert dead that was interrupted between its reservation and its commit."""
+        committed, reserved = self.rows.committed, self.rows.reserved
+        if committed == reserved:
+            return
+        with self.lock:
+            tail, num_live = self.rows.tail_after(reserved, self.capacity)
+            self._zero(self.rows.tail, tail)
+            self.rows.evict(tail, num_live)
+            self._zero(committed, reserved)
+            self.rows.bury(committed, reserved)
+            self.rows.commit(reserved, num_live)
+
+    def draw(
+        self,
+        positions: Positions,
+        probabilities: Values,
+        targets: tuple[npt.NDArray[Any], ...],
+        first: int,
+    ) -> float | None:
+        """Draws rows and copies their windows out.
+
+        Args:
+            positions: [B], filled with the rows' positions.
+            probabilities: [B], filled with p_i / total of this ring.
+            targets: where the columns go.
+            first: row of the targets that the first window goes to.
+
+        Returns:
+            The total at the draw, or None where no row is live: nothing was drawn then. A total of 0 stands for a
+            uniform draw.
+        """
+        with self.lock:
+            total = self._choose(positions, probabilities)
+            if total is None:
+                return None
+            self.counts.drawn += len(positions)
+        torn = self.rows.gather(positions, targets, first)
+        if torn is not None:
+            self._draw_again(torn, positions, probabilities, targets, first)
+        return total
+
+    def _choose(self, positions: Positions, probabilities: Values) -> float | None:
+        total = self.tree.total
+        if total > 0.0:
+            self._rng.random(out=probabilities)
+            self.tree.draw(probabilities, positions, probabilities)
+            self.rows.locate(positions)
+            np.divide(probabilities, total, out=probabilities)
+        elif self.rows.num_live > 0:
+            self._choose_uniformly(positions)
+            probabilities[:] = 1.0 / self.rows.num_live
+        else:
+            return None
+        return total
+
+    def _choose_uniformly(self, positions: Positions) -> None:
+        num_chosen = 0
+        while num_chosen < len(positions):
+            wanted = len(positions) - num_chosen
+            candidates = self._rng.integers(self.rows.tail, self.rows.committed, wanted)
+            live = candidates[self.rows.are_live(candidates)]
+            positions[num_chosen : num_chosen + len(live)] = live
+            num_chosen += len(live)
+
+    def _draw_again(
+        self,
+        torn: list[int],
+        positions: Positions,
+        probabilities: Values,
+        targets: tuple[npt.NDArray[Any], ...],
+        first: int,
+    ) -> None:
+        self.counts.torn += len(torn)
+        for i in torn:
+            one, chance = positions[i : i + 1], probabilities[i : i + 1]
+            for _ in range(MAX_TRIES_BESIDE_INSERTS):
+                if self._draw_one(one, chance) and self.rows.gather(one, targets, first + i) is None:
+                    break
+            else:
+                self._draw_one_alone(one, chance, targets, first + i)
+
+    def _draw_one(self, position: Positions, probability: Values) -> bool:
+        with self.lock:
+            return self._choose(position, probability) is not None
+
+    def _draw_one_alone(
+        self, position: Positions, probability: Values, targets: tuple[npt.NDArray[Any], ...], row: int
+    ) -> None:
+        """Draws with inserts held back, as they may have evicted all rows and not committed their own yet."""
+        with self.writer, self.lock:
+            self._choose(position, probability)
+            self.rows.gather(position, targets, row)
+
+    def find(self, keys: Keys) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Slots of the keys that are still valid, and their indices; the caller holds the lock.
+
+        Raises:
+            KeysRefused: a key was never given to a live row of this shard.
+        """
+        slots, indices = np.empty(len(keys), np.int64), np.empty(len(keys), np.int64)
+        num_found = self.rows.find(keys, self.prefix, slots, indices)
+        return slots[:num_found], indices[:num_found]
+
+    def set_leaves(self, slots: npt.NDArray[np.int64], values: Values, num_stale: int, max_magnitude: float) -> None:
+        """Writes leaves, the last of equal slots winning; the caller holds the lock."""
+        self.tree.set(slots, values)
+        self.counts.updated += len(slots)
+        self.counts.stale += num_stale
+        if max_magnitude > self._segment.max_magnitude[0]:
+            self._segment.max_magnitude[0] = max_magnitude

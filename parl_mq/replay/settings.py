@@ -1,0 +1,102 @@
+"""A table's settings, and what they make of its size."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from parl_mq.replay.keys import MAX_SHARDS, MAX_TABLES
+from parl_mq.replay.layout import RowLayout
+from parl_mq.replay.mapping import SegmentShape
+from parl_mq.replay.memory import MemoryNeed
+from parl_mq.spec import TableSpec
+
+FRAGMENTS_PER_SEGMENT: Final = 4
+"""A segment has room for so many of the largest fragments."""
+_MAX_N_STEP: Final = 64
+_MAX_FRAME_STACK: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class TableSettings:
+    """How a table keeps and draws its rows.
+
+    Attributes:
+        name: of the table and of its files.
+        capacity: live rows of all shards; each shard holds its share.
+        kind: `prioritized` draws in proportion to (magnitude + eps)^alpha, `uniform` gives each live row the same.
+        alpha: exponent; 0 draws all rows alike whose magnitude + eps is not 0.
+        eps: added to each magnitude. With eps = 0 a row of magnitude 0 is not drawn beside others, even at alpha = 0.
+        n_step: steps of a return.
+        gamma: discount of one step.
+        frame_stack: frames of one observation; 1: observations are stored whole.
+        fragment_length: live rows of a usual fragment.
+        num_shards: ring segments.
+        arity: K of the sum trees.
+        table_index: of the table in its node, the first byte of its keys.
+        row_overhead: physical rows for each live one; None takes (L + stack-1 + n-1 + 1) / L for fragments of
+            L = `fragment_length` steps. Shorter fragments take more room, so that rows may go before `capacity` is
+            reached.
+    """
+
+    name: str
+    capacity: int
+    kind: Literal["prioritized", "uniform"] = "prioritized"
+    alpha: float = 0.6
+    eps: float = 1e-6
+    n_step: int = 1
+    gamma: float = 0.99
+    frame_stack: int = 1
+    fragment_length: int = 1
+    num_shards: int = 1
+    arity: int = 8
+    table_index: int = 0
+    row_overhead: float | None = None
+
+    def __post_init__(self) -> None:
+        _check("table_index", self.table_index, 0, MAX_TABLES - 1)
+        _check("num_shards", self.num_shards, 1, MAX_SHARDS)
+        _check("n_step", self.n_step, 1, _MAX_N_STEP)
+        _check("frame_stack", self.frame_stack, 1, _MAX_FRAME_STACK)
+        _check("gamma", self.gamma, 0, 1)
+        _check("alpha", self.alpha, 0, 1)
+        _check("eps", self.eps, 0, 1e100)
+        _check("fragment_length", self.fragment_length, 1, 2**24)
+        if self.capacity < self.fragment_length * self.num_shards:
+            raise ValueError(
+                f"capacity is {self.capacity}: {self.num_shards} shards of fragments of {self.fragment_length} live "
+                f"rows need at least {self.fragment_length * self.num_shards}"
+            )
+
+    @property
+    def usual_fragment_rows(self) -> int:
+        """Physical rows of a full fragment with its context, overlap and closing row."""
+        return self.fragment_length + self.frame_stack - 1 + self.n_step - 1 + 1
+
+    def shard_capacity(self, shard: int) -> int:
+        """Live rows that a shard holds."""
+        return self.capacity // self.num_shards + (shard < self.capacity % self.num_shards)
+
+    def segment_shape(self, shard: int, spec: TableSpec) -> SegmentShape:
+        """Sizes of a shard's segment: room for its live rows, and for the gap at the end that a fragment leaves."""
+        overhead = self.row_overhead or self.usual_fragment_rows / self.fragment_length
+        wanted = math.ceil(self.shard_capacity(shard) * overhead) + self.usual_fragment_rows
+        num_rows = max(wanted, FRAGMENTS_PER_SEGMENT * self.usual_fragment_rows)
+        return SegmentShape(RowLayout(spec), num_rows, self.arity)
+
+    def memory_need(self, spec: TableSpec) -> MemoryNeed:
+        """Bytes and rows that the table takes."""
+        shapes = [self.segment_shape(shard, spec) for shard in range(self.num_shards)]
+        rows_bytes = sum(shape.rows_bytes for shape in shapes)
+        return MemoryNeed(
+            num_rows=sum(shape.num_rows for shape in shapes),
+            row_bytes=shapes[0].layout.stride,
+            rows_bytes=rows_bytes,
+            tree_bytes=sum(shape.num_bytes + shape.inner_tree_bytes for shape in shapes) - rows_bytes,
+        )
+
+
+def _check(name: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
+        raise ValueError(f"{name} is {value}: it must lie in [{low}, {high:g}]")

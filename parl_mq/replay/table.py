@@ -1,0 +1,392 @@
+"""Named tables: rows in rings, drawn in proportion to their priorities."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from parl_mq.fragments import FragmentBatch
+from parl_mq.replay._rows import Rows
+from parl_mq.replay._sum_tree import LARGEST_VALUE, SumTree
+from parl_mq.replay.draws import KEYS, PROBABILITIES, Draw, draw_columns
+from parl_mq.replay.keys import POSITION_BITS, Keys, key_prefix, shards_of
+from parl_mq.replay.layout import RowLayout
+from parl_mq.replay.mapping import Segment
+from parl_mq.replay.memory import check_memory
+from parl_mq.replay.refusals import FragmentsRefused, KeysRefused, PrioritiesRefused, TableEmpty
+from parl_mq.replay.ring import Insertion, Ring
+from parl_mq.replay.settings import FRAGMENTS_PER_SEGMENT
+from parl_mq.replay.settings import TableSettings as TableSettings
+from parl_mq.spec import Column, TableSpec
+
+Magnitudes = npt.NDArray[np.float64]
+
+FIRST_MAGNITUDE: Final = 1.0
+"""The running maximum before any magnitude was given."""
+
+log = logging.getLogger("parl_mq")
+
+
+class UpdateCounts(NamedTuple):
+    """What became of the updates of one call."""
+
+    applied: int
+    stale: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableCounts:
+    """What happened in a table since it was made.
+
+    Attributes:
+        inserted: live rows stored.
+        evicted: live rows that went.
+        drawn: rows drawn.
+        updated: priorities applied.
+        stale: priorities dropped because their row had gone.
+        torn: rows drawn again because they were overwritten while being copied.
+        refused: magnitudes that were NaN, infinite or negative.
+    """
+
+    inserted: int
+    evicted: int
+    drawn: int
+    updated: int
+    stale: int
+    torn: int
+    refused: int
+
+
+class Table:
+    """A ring of fragments and its sum tree, in S shards.
+
+    Threads: every method may be called from several threads at once. Inserts go to the shards in turn; a shard takes
+    one insert at a time, and neither draws nor updates wait while it copies rows.
+
+    Priorities are given as magnitudes, |TD error|; (magnitude + eps)^alpha is computed here and nowhere else. A row
+    without one gets the largest magnitude that was ever applied, at least 1; that maximum never falls.
+    """
+
+    def __init__(
+        self, settings: TableSettings, spec: TableSpec, *, directory: Path | None, rng: np.random.Generator
+    ) -> None:
+        """An empty table.
+
+        Args:
+            settings: how it keeps and draws rows.
+            spec: its columns.
+            directory: where its ring lies, one file `NAME.SHARD.ring` a shard; a ring found there is replaced. None: in
+                anonymous memory.
+            rng: source of the shards' random streams.
+
+        Raises:
+            MemoryRefused: it would not fit; nothing was allocated or replaced.
+            ValueError: the spec cannot be drawn from.
+        """
+        self.settings = settings
+        self.spec = spec
+        self.ring_id = secrets.token_hex(8)
+        self._need = settings.memory_need(spec)
+        self._names = [column.name for column in self.draw_columns(1)]
+        if len(set(self._names)) != len(self._names):
+            raise ValueError(f"the spec's columns and a draw's own have names in common: {self._names}")
+        check_memory(self._need, directory)
+        self._names_given = {column.name for column in spec.columns}
+        self._dtypes = [np.dtype(column.dtype) for column in spec.columns]
+        self._rng = rng
+        self._turns = count()
+        self._num_refused = 0
+        self._has_warned = False
+        segments = [self._segment(shard, directory) for shard in range(settings.num_shards)]
+        self.is_replacement = any(segment.is_replacement for segment in segments)
+        self._rings = [self._ring(*item) for item in zip(count(), segments, rng.spawn(len(segments)), strict=False)]
+        if self.is_replacement:
+            log.warning("table %s: an old ring in %s was replaced by an empty one", settings.name, directory)
+
+    def _segment(self, shard: int, directory: Path | None) -> Segment:
+        path = directory / f"{self.settings.name}.{shard:03d}.ring" if directory is not None else None
+        return Segment(self.settings.segment_shape(shard, self.spec), path, self.ring_id)
+
+    def _ring(self, shard: int, segment: Segment, rng: np.random.Generator) -> Ring:
+        settings = self.settings
+        rows = Rows(
+            segment.rows,
+            segment.counters,
+            RowLayout(self.spec),
+            frame_stack=settings.frame_stack,
+            n_step=settings.n_step,
+            gamma=settings.gamma,
+        )
+        tree = SumTree(rows.num_rows, arity=settings.arity, leaves=segment.leaves)
+        prefix = key_prefix(settings.table_index, shard)
+        return Ring(segment, rows, tree, capacity=settings.shard_capacity(shard), prefix=prefix, rng=rng)
+
+    @property
+    def num_live(self) -> int:
+        """Rows that may be drawn."""
+        return sum(ring.rows.num_live for ring in self._rings)
+
+    @property
+    def num_rows(self) -> int:
+        """Physical rows, dead and unused ones included."""
+        return self._need.num_rows
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory that the table takes."""
+        return self._need.num_bytes
+
+    @property
+    def total_priority(self) -> float:
+        """Sum of all live rows' (magnitude + eps)^alpha."""
+        return sum(ring.total() for ring in self._rings)
+
+    @property
+    def max_magnitude(self) -> float:
+        """What a row without a magnitude of its own gets."""
+        return max(FIRST_MAGNITUDE, *(ring.max_magnitude for ring in self._rings))
+
+    @property
+    def max_priority(self) -> float:
+        """The same as a priority, (magnitude + eps)^alpha."""
+        return float(self._priorities(np.array([self.max_magnitude]))[0])
+
+    @property
+    def counts(self) -> TableCounts:
+        """What happened since the table was made."""
+        each = [asdict(ring.counts) for ring in self._rings]
+        return TableCounts(**{name: sum(one[name] for one in each) for name in each[0]}, refused=self._num_refused)
+
+    def close(self, *, remove: bool = True) -> None:
+        """Gives the memory back; nothing may be called after it.
+
+        Args:
+            remove: the ring's files go too.
+        """
+        while self._rings:
+            self._rings.pop().close(remove=remove)
+
+    def insert(self, fragments: FragmentBatch, spans: npt.NDArray[np.uint8] | None = None) -> Keys:
+        """Stores fragments, all in one shard; they can be drawn once this returns.
+
+        Args:
+            fragments: at least one; copied.
+            spans: [R] steps folded into each row, >= 1; None: 1 each.
+
+        Returns:
+            [num_live] uint64 keys of the live rows, in order. Of a batch larger than a shard the first have gone.
+
+        Raises:
+            FragmentsRefused: a column, a length or a flag does not fit. Nothing was stored.
+            PrioritiesRefused: a magnitude is NaN, infinite or negative, or their number is wrong. Nothing was stored.
+        """
+        ring = self._rings[next(self._turns) % len(self._rings)]
+        columns, num_rows = self._check_columns(fragments, spans)
+        most_rows = ring.rows.num_rows // FRAGMENTS_PER_SEGMENT
+        num_live = ring.rows.check(fragments, num_rows, most_rows, ring.capacity)
+        if fragments.priorities is None:
+            max_magnitude = 0.0
+            values = np.full(num_live, self.max_priority)
+        else:
+            self._check_magnitudes(fragments.priorities, num_live)
+            max_magnitude = float(fragments.priorities.max())
+            values = self._priorities(fragments.priorities)
+        return ring.insert(Insertion(fragments, columns, spans, num_live, values, max_magnitude))
+
+    def _check_columns(
+        self, fragments: FragmentBatch, spans: npt.NDArray[np.uint8] | None
+    ) -> tuple[tuple[npt.NDArray[Any], ...], int]:
+        """The columns in order, and their number of rows."""
+        given = fragments.columns
+        if given.keys() != self._names_given:
+            raise FragmentsRefused(f"the columns are {sorted(given)}, not {sorted(self._names_given)}")
+        columns = tuple(given[column.name] for column in self.spec.columns)
+        num_rows = len(columns[0])
+        for column, dtype, array in zip(self.spec.columns, self._dtypes, columns, strict=True):
+            if array.dtype != dtype or array.shape[1:] != column.shape or len(array) != num_rows:
+                raise FragmentsRefused(
+                    f"column {column.name!r} is {array.dtype} {array.shape}: it must be {column.dtype} "
+                    f"{(num_rows, *column.shape)}"
+                )
+            if not array.flags.c_contiguous:
+                raise FragmentsRefused(f"column {column.name!r} is not contiguous in memory")
+        self._check_lengths(fragments)
+        if spans is not None and (spans.dtype != np.uint8 or spans.shape != (num_rows,) or not spans.all()):
+            raise FragmentsRefused(f"spans must be uint8 {(num_rows,)}, each at least 1")
+        return columns, num_rows
+
+    def _check_lengths(self, fragments: FragmentBatch) -> None:
+        num_fragments = len(fragments.lengths)
+        if num_fragments == 0:
+            raise FragmentsRefused("there are no fragments")
+        for name, dtype in _LENGTHS.items():
+            array = getattr(fragments, name)
+            if array.dtype != dtype or array.shape != (num_fragments,) or not array.flags.c_contiguous:
+                raise FragmentsRefused(f"{name} is {array.dtype} {array.shape}: it must be {dtype} {(num_fragments,)}")
+
+    def _check_magnitudes(self, magnitudes: Magnitudes, num_expected: int) -> None:
+        if magnitudes.dtype != np.float64 or magnitudes.shape != (num_expected,):
+            raise PrioritiesRefused(
+                f"magnitudes are {magnitudes.dtype} {magnitudes.shape}: they must be float64 {(num_expected,)}"
+            )
+        is_good = (magnitudes >= 0.0) & (magnitudes < np.inf)
+        if not is_good.all():
+            bad = np.flatnonzero(~is_good)
+            self._num_refused += len(bad)
+            raise PrioritiesRefused(
+                f"magnitude {magnitudes[bad[0]]} at index {bad[0]} is not finite and >= 0; none of the {num_expected} "
+                "was applied"
+            )
+
+    def _priorities(self, magnitudes: Magnitudes) -> Magnitudes:
+        if self.settings.kind == "uniform":
+            return np.ones(len(magnitudes))
+        shifted = np.minimum(magnitudes, LARGEST_VALUE) + self.settings.eps
+        priorities = np.minimum(shifted**self.settings.alpha, LARGEST_VALUE)
+        if self.settings.eps == 0.0:
+            priorities[shifted == 0.0] = 0.0  # 0^0 is 1, but what has no priority stays without one at alpha = 0
+        return priorities
+
+    def draw_columns(self, batch_size: int) -> list[Column]:
+        """The arrays of a draw: names, shapes with the leading B, dtypes."""
+        settings = self.settings
+        return draw_columns(self.spec, batch_size=batch_size, frame_stack=settings.frame_stack, n_step=settings.n_step)
+
+    def draw(self, batch_size: int, out: Mapping[str, npt.NDArray[Any]] | None = None) -> Draw:
+        """Draws rows independently of each other, each with probability p_i / total, and copies their windows.
+
+        Where no row has a priority, all live rows have the same probability, and a warning is logged once.
+
+        Args:
+            batch_size: B >= 1; may exceed the live rows.
+            out: arrays to fill, as `draw_columns` describes them, C-contiguous; None makes new ones.
+
+        Raises:
+            TableEmpty: there is no live row.
+            ValueError: `batch_size` is below 1, or an array of `out` is missing or of another shape or dtype.
+        """
+        if batch_size < 1:
+            raise ValueError(f"batch_size is {batch_size}: it must be at least 1")
+        columns = self.draw_columns(batch_size)
+        if out is None:
+            arrays = {column.name: np.empty(column.shape, column.dtype) for column in columns}
+        else:
+            arrays = {column.name: _fitting(out, column) for column in columns}
+        total = self._fill(arrays, batch_size)
+        keys, probabilities = arrays.pop(KEYS), arrays.pop(PROBABILITIES)
+        return Draw(arrays, keys, probabilities, self.num_live, total)
+
+    def _fill(self, arrays: dict[str, npt.NDArray[Any]], batch_size: int) -> float:
+        *targets, keys, probabilities = arrays.values()
+        positions = keys.view(np.int64)
+        num_drawn = 0
+        total = 0.0
+        while num_drawn < batch_size:
+            before = num_drawn
+            total, plan = self._split(batch_size - num_drawn)
+            for ring, size, share in plan:
+                part = slice(num_drawn, num_drawn + size)
+                if ring.draw(positions[part], probabilities[part], tuple(targets), num_drawn) is not None:
+                    keys[part] += np.uint64(ring.prefix)
+                    probabilities[part] *= share
+                    num_drawn += size
+            if num_drawn == before:
+                self._wait_for_rows()
+        if total == 0.0 and not self._has_warned:
+            self._has_warned = True
+            log.warning("table %s: all priorities are 0; rows are drawn uniformly", self.settings.name)
+        return total
+
+    def _split(self, size: int) -> tuple[float, list[tuple[Ring, int, float]]]:
+        """The total, and (ring, rows, chance of the ring) of the rings that take part in a draw."""
+        if len(self._rings) == 1:
+            return self._rings[0].total(), [(self._rings[0], size, 1.0)]
+        totals = np.array([ring.total() for ring in self._rings])
+        total = float(totals.sum())
+        weights = totals if total > 0.0 else np.array([float(ring.rows.num_live) for ring in self._rings])
+        if not weights.any():
+            return 0.0, []
+        chances = weights / weights.sum()
+        sizes = self._rng.multinomial(size, chances)
+        return total, [(self._rings[s], int(sizes[s]), float(chances[s])) for s in np.flatnonzero(sizes)]
+
+    def _wait_for_rows(self) -> None:
+        """Waits for inserts under way, which may have evicted the last live rows already.
+
+        Raises:
+            TableEmpty: there are no live rows.
+        """
+        for ring in self._rings:
+            with ring.writer:
+                pass
+        if self.num_live == 0:
+            raise TableEmpty(f"table {self.settings.name} has no rows to draw")
+
+    def update_priorities(self, keys: Keys, magnitudes: Magnitudes) -> UpdateCounts:
+        """Gives rows new priorities; where a key stands twice, the last one counts.
+
+        Args:
+            keys: [U] uint64, from draws or inserts. Rows that have gone are left alone and counted as stale.
+            magnitudes: [U] float64, |TD error| without importance weights. A uniform table only checks them.
+
+        Raises:
+            PrioritiesRefused: a magnitude is NaN, infinite or negative, or there are not U. None was applied.
+            KeysRefused: a key is not of this table, or was never given to a live row. None was applied.
+        """
+        if keys.dtype != np.uint64 or keys.ndim != 1:
+            raise KeysRefused(f"keys are {keys.dtype} {keys.shape}: they must be uint64 [U]")
+        self._check_magnitudes(magnitudes, len(keys))
+        priorities = self._priorities(magnitudes)
+        with ExitStack() as locks:
+            num_applied = 0
+            found = []
+            for ring, chosen in self._by_ring(np.ascontiguousarray(keys)):
+                locks.enter_context(ring.lock)
+                slots, indices = ring.find(np.ascontiguousarray(keys[chosen]))
+                found.append((ring, slots, indices, chosen))
+            for ring, slots, indices, chosen in found:
+                fresh = magnitudes[chosen][indices]
+                num_stale = len(magnitudes[chosen]) - len(slots)
+                ring.set_leaves(slots, priorities[chosen][indices], num_stale, float(fresh.max(initial=0.0)))
+                num_applied += len(slots)
+        return UpdateCounts(num_applied, len(keys) - num_applied)
+
+    def _by_ring(self, keys: Keys) -> list[tuple[Ring, Any]]:
+        """Rings in order, each with what selects its keys."""
+        if len(self._rings) == 1:
+            return [(self._rings[0], slice(None))]
+        shards = shards_of(keys)
+        by_shard = {ring.prefix >> POSITION_BITS: ring for ring in self._rings}
+        present = [int(shard) for shard in np.unique(shards)]
+        if foreign := [shard for shard in present if shard not in by_shard]:
+            index = int(np.flatnonzero(shards == foreign[0])[0])
+            raise KeysRefused(f"keys[{index}] is {keys[index]}: it is not of table {self.settings.name}")
+        return [(by_shard[shard], np.flatnonzero(shards == shard)) for shard in present]
+
+
+_LENGTHS: Final = {
+    "lengths": np.dtype(np.int32),
+    "num_context": np.dtype(np.int32),
+    "num_overlap": np.dtype(np.int32),
+    "starts_episode": np.dtype(np.bool_),
+}
+
+
+def _fitting(out: Mapping[str, npt.NDArray[Any]], column: Column) -> npt.NDArray[Any]:
+    array = out.get(column.name)
+    if array is None:
+        raise ValueError(f"out has no array {column.name!r}")
+    if array.dtype != column.dtype or array.shape != column.shape or not array.flags.c_contiguous:
+        raise ValueError(
+            f"out[{column.name!r}] is {array.dtype} {array.shape}: it must be {column.dtype} {column.shape}, contiguous"
+        )
+    return array
