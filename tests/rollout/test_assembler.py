@@ -8,8 +8,10 @@ from gymnasium.vector import AutoresetMode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from parl_mq.config.models import EnvironmentConfig
 from parl_mq.fragments import FragmentBatch
 from parl_mq.rollout.assembler import FragmentAssembler, FragmentShape
+from parl_mq.rollout.environments import make_vector
 from parl_mq.rollout.stepper import Stepper, VectorStep
 from parl_mq.spec import Column, TableSpec, WeightsVersion
 from tests.environments import MODES, CounterEnv, DictEnv, End, ScriptedEnv, vector_of
@@ -259,3 +261,22 @@ def test_a_shape_below_one_is_refused(shape: FragmentShape) -> None:
     stepper = Stepper(vector_of([CounterEnv(6)], AutoresetMode.SAME_STEP))
     with pytest.raises(ValueError, match="at least 1"):
         FragmentAssembler(stepper.spec, 1, shape)
+
+
+@pytest.mark.parametrize("vectorization", ["auto", "sync"])
+def test_a_terminated_fragment_of_cartpole_closes_with_a_fallen_pole(vectorization: str) -> None:
+    envs = make_vector(EnvironmentConfig(id="CartPole-v1"), 8, vectorization)  # type: ignore[arg-type]
+    stepper = Stepper(envs)
+    assembler = assembler_for(stepper, 500)
+    rng = np.random.default_rng(5)
+    for _ in range(200):
+        action = rng.integers(0, 2, 8)
+        assembler.add(action, stepper.step(action), VERSION)
+    batch = assembler.take(10_000)
+    assert batch is not None
+    assert batch.num_fragments > 20
+    closing = np.cumsum(batch.lengths + 1) - 1
+    first = np.concatenate(([0], closing[:-1] + 1))
+    assert batch.columns["terminated"][closing - 1].all()
+    assert (np.abs(batch.columns["obs"][closing, 2]) > 12 / 180 * np.pi).all()
+    assert (np.abs(batch.columns["obs"][first]) <= 0.05).all()

@@ -132,3 +132,13 @@ def test_steps_that_only_reset_are_not_counted(mode: AutoresetMode) -> None:
     assert [list(step.began) for step in steps] == (
         [[], [], [], [0, 1]] if mode is AutoresetMode.NEXT_STEP else [[], [], [0, 1], []]
     )
+
+
+def test_the_batched_action_space_is_seeded() -> None:
+    def sample(seed: int) -> list[int]:
+        envs = vector_of([CounterEnv(3) for _ in range(32)], AutoresetMode.SAME_STEP)
+        Stepper(envs).reset(range(seed, seed + 32))
+        return envs.action_space.sample().tolist()
+
+    assert sample(1) == sample(1)
+    assert sample(1) != sample(2)
