@@ -158,7 +158,7 @@ def _registered(env_id: str) -> EnvSpec:
         nearest = max(gymnasium.registry, key=lambda known: (SequenceMatcher(None, name, known).ratio(), known))
         raise EnvironmentFault(
             f"environment.id: there is no environment {name!r}; the nearest is {nearest!r}. "
-            "An environment of your own is named `module:EnvId`, where importing the module registers it"
+            "An environment of another package, or your own, is named `module:EnvId`: importing the module registers it"
         )
     return registered
 
