@@ -1,1 +1,31 @@
-"""The command parl-mq."""
+"""The command parl-mq. Heavy modules are imported by the command that needs them."""
+
+from __future__ import annotations
+
+import sys
+from typing import NoReturn
+
+from parl_mq.errors import EXIT_INTERNAL, ParlError, exit_code_of
+
+
+def main() -> NoReturn:
+    """Runs the command line and ends the process with a documented exit code."""
+    from parl_mq.cli.app import app
+
+    try:
+        app(prog_name="parl-mq")
+    except ParlError as error:
+        _tell(str(error))
+        sys.exit(exit_code_of(error))
+    except Exception as error:  # here the process ends
+        import traceback
+
+        traceback.print_exception(error)
+        _tell("this is a defect in parl_mq; please report it with the lines above")
+        sys.exit(EXIT_INTERNAL)
+    sys.exit()
+
+
+def _tell(text: str) -> None:
+    """One message, each of its lines marked as ours."""
+    print("\n".join(f"parl-mq: {line}" for line in text.splitlines()), file=sys.stderr)

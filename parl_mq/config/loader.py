@@ -49,11 +49,11 @@ class LoadedConfig:
     """A run's settings, and where each came from.
 
     Attributes:
-        origins: dotted key -> origin, one entry for each setting.
+        origins: one entry for each setting.
     """
 
     config: RunConfig
-    origins: dict[str, Origin]
+    origins: dict[Key, Origin]
 
 
 def load_config(
@@ -92,7 +92,7 @@ def load_with_origins(
     algorithm = _validated(model, values["algorithm"], origin_of, ("algorithm",))
     config = _validated(RunConfig, {**values, "algorithm": algorithm}, origin_of)
     _refuse_coerced(settings, config, origin_of)
-    return LoadedConfig(config, {".".join(key): origins.get(key, DEFAULT) for key in _leaf_keys(config, ())})
+    return LoadedConfig(config, {key: origins.get(key, DEFAULT) for key in _leaf_keys(config, ())})
 
 
 def load_node_config(

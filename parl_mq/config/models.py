@@ -207,6 +207,13 @@ def algorithm_settings(name: str) -> type[AlgorithmConfig]:
     return settings_model(name)
 
 
+def algorithm_names() -> tuple[str, ...]:
+    """The algorithms that are installed."""
+    from parl_mq.algorithms import registry
+
+    return registry.algorithm_names()
+
+
 class RunConfig(Section):
     """A whole run.
 

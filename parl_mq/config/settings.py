@@ -67,7 +67,7 @@ def settings_of_toml(text: str, origin: Origin) -> list[Setting]:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{origin.place}: {error}") from error
-    lines = _lines_of_keys(text)
+    lines = lines_of_keys(text)
     return [
         Setting(key, value, Origin(origin.kind, f"{origin.place}:{lines[key]}")) for key, value in _leaves(values, ())
     ]
@@ -127,26 +127,7 @@ def merge(settings: list[Setting]) -> tuple[dict[str, Any], dict[Key, Origin]]:
     return values, origins
 
 
-def _leaves(value: Any, key: Key) -> Iterator[tuple[Key, Any]]:
-    if isinstance(value, dict) and value:
-        for name, inner in value.items():
-            yield from _leaves(inner, (*key, name))
-    elif key:
-        yield key, value
-
-
-def _parse_value(text: str) -> Any:
-    """A TOML value; what is none is a string as it stands."""
-    if text == CLEARED:
-        return None
-    try:
-        parsed = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
-        return text
-    return parsed["value"] if len(parsed) == 1 else text
-
-
-def _lines_of_keys(text: str) -> dict[Key, int]:
+def lines_of_keys(text: str) -> dict[Key, int]:
     """Line of each leaf, from 1; the parser itself says where a statement ends."""
     lines: dict[Key, int] = {}
     table: Key = ()
@@ -165,6 +146,25 @@ def _lines_of_keys(text: str) -> dict[Key, int]:
                 lines.setdefault((*table, *key), first)
         statement, first = "", number + 1
     return lines
+
+
+def _leaves(value: Any, key: Key) -> Iterator[tuple[Key, Any]]:
+    if isinstance(value, dict) and value:
+        for name, inner in value.items():
+            yield from _leaves(inner, (*key, name))
+    elif key:
+        yield key, value
+
+
+def _parse_value(text: str) -> Any:
+    """A TOML value; what is none is a string as it stands."""
+    if text == CLEARED:
+        return None
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    return parsed["value"] if len(parsed) == 1 else text
 
 
 def _only_path(parsed: dict[str, Any]) -> Key:

@@ -1,0 +1,42 @@
+"""Puts the commands together. It imports nothing that takes time, so that --help is quick."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from parl_mq.cli import nodes, settings, train
+
+app = typer.Typer(
+    name="parl-mq",
+    help="Deep reinforcement learning with parallel actors and learners.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+config_app = typer.Typer(name="config", help="What can be set, and what applies.", no_args_is_help=True)
+
+app.command("train")(train.train)
+app.command("presets")(settings.presets)
+app.add_typer(config_app)
+config_app.command("show")(settings.show)
+config_app.command("schema")(settings.schema)
+for role in (nodes.hub, nodes.replay, nodes.learner, nodes.actor, nodes.evaluator):
+    app.command(role.__name__, rich_help_panel="Single nodes")(role)
+
+
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
+        from parl_mq import __version__
+
+        print(f"parl-mq {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Deep reinforcement learning with parallel actors and learners."""

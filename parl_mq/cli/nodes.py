@@ -1,0 +1,125 @@
+"""`parl-mq hub`, `replay`, `learner`, `actor`, `evaluator`: one node, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from parl_mq.cli import options
+
+if TYPE_CHECKING:
+    from parl_mq.services.runtime import NodeOptions
+
+
+def hub(
+    bind: Annotated[str, typer.Option(metavar="ENDPOINT", help="Where to listen, tcp:// or ipc://.")],
+    config: Annotated[str, typer.Option("--config", metavar="PRESET_OR_FILE", help="The run's settings.")],
+    run_dir: Annotated[Path, typer.Option(envvar="PARL_MQ_RUN_DIR", help="Where the run is recorded.")],
+    name: Annotated[str, typer.Option(help="The node's name, unique in the run.")] = "hub",
+    settings: options.Settings = None,
+    started_at: Annotated[float | None, typer.Option(hidden=True, help="Monotonic time of the run's start, s.")] = None,
+    lifeline_fd: options.LifelineFd = None,
+) -> None:
+    """Start a hub: it knows who is here, the run's settings, the newest weights; it keeps the record of the run."""
+    import time
+
+    from parl_mq.config import load_config
+    from parl_mq.services.hub import HubOptions
+    from parl_mq.services.run_directory import RunDirectory
+    from parl_mq.services.runtime import NodeOptions
+
+    run_config = load_config(config, overrides=settings or [], environ=_environment(lifeline_fd))
+    if lifeline_fd is None:
+        RunDirectory.create(run_dir, run_config)
+    node = NodeOptions(name=name, hub=bind, node=run_config.node, lifeline_fd=lifeline_fd)
+    hub_options = HubOptions(run_config, run_dir, time.monotonic() if started_at is None else started_at)
+
+    from parl_mq.nodes import hub as entry
+
+    raise typer.Exit(entry.main(node, hub_options))
+
+
+def replay(
+    hub: options.Hub,
+    bind: Annotated[str, typer.Option(metavar="ENDPOINT", help="Where to listen for rows, tcp:// or ipc://.")],
+    name: options.Name = None,
+    settings: options.NodeSettings = None,
+    lifeline_fd: options.LifelineFd = None,
+) -> None:
+    """Start a replay node: it stores what actors send and draws batches for the learners."""
+    node = _node("replay", hub, name, settings, lifeline_fd)
+
+    from parl_mq.nodes import replay as entry
+
+    raise typer.Exit(entry.main(node, bind))
+
+
+def learner(
+    hub: options.Hub,
+    run_dir: Annotated[Path, typer.Option(envvar="PARL_MQ_RUN_DIR", help="Where checkpoints are kept.")],
+    name: options.Name = None,
+    settings: options.NodeSettings = None,
+    lifeline_fd: options.LifelineFd = None,
+) -> None:
+    """Start a learner: it draws batches, updates the networks and publishes their weights."""
+    node = _node("learner", hub, name, settings, lifeline_fd)
+
+    from parl_mq.nodes import learner as entry
+
+    raise typer.Exit(entry.main(node, run_dir))
+
+
+def actor(
+    hub: options.Hub,
+    name: options.Name = None,
+    settings: options.NodeSettings = None,
+    lifeline_fd: options.LifelineFd = None,
+) -> None:
+    """Start an actor: it steps environments with the newest weights and sends what it sees."""
+    node = _node("actor", hub, name, settings, lifeline_fd)
+
+    from parl_mq.nodes import actor as entry
+
+    raise typer.Exit(entry.main(node))
+
+
+def evaluator(
+    hub: options.Hub,
+    name: options.Name = None,
+    settings: options.NodeSettings = None,
+    lifeline_fd: options.LifelineFd = None,
+) -> None:
+    """Start an evaluator: it judges the greedy policy on whole episodes."""
+    node = _node("evaluator", hub, name, settings, lifeline_fd)
+
+    from parl_mq.nodes import evaluator as entry
+
+    raise typer.Exit(entry.main(node))
+
+
+def _node(
+    role: str, hub: str, name: str | None, settings: Sequence[str] | None, lifeline_fd: int | None
+) -> NodeOptions:
+    from parl_mq.config.loader import load_node_config
+    from parl_mq.services.runtime import NodeOptions
+
+    node = load_node_config(overrides=settings or [], environ=_environment(lifeline_fd))
+    return NodeOptions(name=name or _own_name(role), hub=hub, node=node, lifeline_fd=lifeline_fd)
+
+
+def _environment(lifeline_fd: int | None) -> Mapping[str, str] | None:
+    """A supervisor has applied the environment below its own flags: read again here, it would override them."""
+    return None if lifeline_fd is None else {}
+
+
+def _own_name(role: str) -> str:
+    """A name that no other node of the run has; it ends in the host's name, so that the process id is no index."""
+    import os
+    import re
+    import socket
+
+    host = re.sub(r"[^a-zA-Z0-9-]", "-", socket.gethostname().partition(".")[0])
+    return f"{role}.{os.getpid()}.{host}"[:64]

@@ -1,0 +1,65 @@
+"""`parl-mq train`: a whole run on this machine."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from parl_mq.cli import options
+
+
+def train(
+    source: options.Source,
+    settings: options.Settings = None,
+    actors: Annotated[int | None, typer.Option(help="Actor processes.")] = None,
+    learners: Annotated[int | None, typer.Option(help="Learner processes.")] = None,
+    seed: Annotated[int | None, typer.Option(help="All random streams derive from it.")] = None,
+    run_dir: options.RunDir = None,
+    stop_at_return: Annotated[
+        float | None, typer.Option(metavar="R", help="End when the mean evaluation return reaches this.")
+    ] = None,
+    max_steps: Annotated[int | None, typer.Option(help="End after so many environment steps.")] = None,
+    max_seconds: Annotated[float | None, typer.Option(help="End after so many seconds.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, one line, to stdout.")] = False,
+) -> None:
+    """Train on this machine: start every node, show the progress, stop them cleanly.
+
+    Ctrl-C ends the run in order, with exit code 130.
+    """
+    import json
+    import sys
+    import time
+
+    from parl_mq.config import load_config
+
+    flags = {
+        ("--actors", "actor.num_actors"): actors,
+        ("--learners", "learner.num_learners"): learners,
+        ("--seed", "seed"): seed,
+        ("--stop-at-return", "stop.target_return"): stop_at_return,
+        ("--max-steps", "stop.max_steps"): max_steps,
+        ("--max-seconds", "stop.max_seconds"): max_seconds,
+    }
+    implied = [] if stop_at_return is None else [_flag_setting("--stop-at-return", "stop.at_target", True)]
+    named = [_flag_setting(flag, key, value) for (flag, key), value in flags.items() if value is not None]
+    config = load_config(source, overrides=[*(settings or []), *named, *implied])
+
+    from parl_mq import api
+    from parl_mq.observe.progress import progress_view
+    from parl_mq.observe.summary import print_summary
+
+    with progress_view(config, sys.stderr, time.monotonic) as view:
+        result = api.train(config, run_dir=run_dir, on_progress=view)
+    print_summary(result.summary, sys.stderr)
+    if as_json:
+        print(json.dumps(result.summary, allow_nan=False))
+    raise typer.Exit(result.exit_code)
+
+
+def _flag_setting(flag: str, key: str, value: Any) -> Any:
+    """A setting that an option of its own makes; a fault in it names that option."""
+    from parl_mq.config.settings import Origin, Setting
+
+    shown = flag if value is True else f"{flag} {value}"
+    return Setting(tuple(key.split(".")), value, Origin("flag", shown))
