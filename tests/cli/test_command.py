@@ -1,0 +1,118 @@
+"""The command as a process: what it prints where, and its exit code."""
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from parl_mq import __version__
+from parl_mq.config.loader import load_config, preset_names
+from parl_mq.errors import EXIT_CONFIG, EXIT_OK, EXIT_USAGE
+
+ROLES = ["hub", "replay", "learner", "actor", "evaluator"]
+
+
+def _run(folder: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PARL_MQ_")}
+    return subprocess.run(
+        [sys.executable, "-m", "parl_mq", *arguments],
+        cwd=folder,
+        env={**clean, "COLUMNS": "80", "NO_COLOR": "1", **environ},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_version_and_help_go_to_stdout(tmp_path: Path) -> None:
+    assert _run(tmp_path, "--version").stdout == f"parl-mq {__version__}\n"
+    shown = _run(tmp_path, "--help")
+    assert shown.returncode == EXIT_OK
+    assert all(f" {command} " in shown.stdout for command in ["train", "presets", "config", *ROLES])
+
+
+@pytest.mark.parametrize("arguments", [["trian"], ["train"], ["train", "cartpole-dqn", "--actors", "many"], ["actor"]])
+def test_wrong_arguments_end_with_the_usage_code(tmp_path: Path, arguments: list[str]) -> None:
+    ended = _run(tmp_path, *arguments)
+    assert ended.returncode == EXIT_USAGE
+    assert ended.stdout == ""
+    assert "Error" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "environ", "code", "message"),
+    [
+        (["--set", "replay.bufer_size=1000"], {}, EXIT_USAGE, "--set replay.bufer_size=1000"),
+        (["--set", "replay.buffer_size=lots"], {}, EXIT_USAGE, "replay.buffer_size"),
+        (["--set", "replay.buffer_size=100"], {}, EXIT_USAGE, "replay.learning_starts = 1000"),
+        (["--actors", "0"], {}, EXIT_USAGE, "--actors 0"),
+        ([], {"PARL_MQ_REPLAY__BUFER_SIZE": "1000"}, EXIT_CONFIG, "PARL_MQ_REPLAY__BUFFER_SIZE"),
+        ([], {"PARL_MQ_REPLAY__BUFFER_SIZE": "lots"}, EXIT_CONFIG, "replay.buffer_size"),
+    ],
+)
+def test_wrong_setting_ends_a_run_before_anything_is_made(
+    tmp_path: Path, options: list[str], environ: dict[str, str], code: int, message: str
+) -> None:
+    source = tmp_path / "run.toml"
+    source.write_text('[environment]\nid = "CartPole-v1"\n[algorithm]\nname = "dqn"\nbatch_size = 64\n')
+    ended = _run(tmp_path, "train", "run.toml", "--run-dir", "made", *options, **environ)
+    assert ended.returncode == code
+    assert ended.stdout == ""
+    assert message in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert list(tmp_path.iterdir()) == [source]
+
+
+def test_wrong_key_in_a_file_ends_a_run_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text('lerning_rate = 0.1\n[algorithm]\nname = "dqn"\n')
+    ended = _run(tmp_path, "train", "run.toml")
+    assert ended.returncode == EXIT_CONFIG
+    assert ended.stderr.startswith("parl-mq: run.toml:1: lerning_rate: ")
+    assert "algorithm.learning_rate" in ended.stderr
+
+
+def test_config_show_is_a_file_that_gives_the_same_run(tmp_path: Path) -> None:
+    options = ["cartpole-dqn", "--set", "seed=7", "--set", "environment.kwargs={sutton_barto_reward=true}"]
+    shown = _run(tmp_path, "config", "show", *options, PARL_MQ_REPLAY__ALPHA="0.5")
+    assert shown.returncode == EXIT_OK
+    assert "seed = 7  # --set seed=7\n" in shown.stdout
+    assert "alpha = 0.5  # PARL_MQ_REPLAY__ALPHA\n" in shown.stdout
+    assert "# replay.error_band has no value: default\n" in shown.stdout
+    path = tmp_path / "same.toml"
+    path.write_text(shown.stdout)
+    environ = {"PARL_MQ_REPLAY__ALPHA": "0.5"}
+    assert load_config(path, environ={}) == load_config("cartpole-dqn", overrides=options[2::2], environ=environ)
+
+
+def test_config_show_as_json_has_each_origin(tmp_path: Path) -> None:
+    shown = json.loads(_run(tmp_path, "config", "show", "cartpole-dqn", "--set", "seed=7", "--json").stdout)
+    assert shown["seed"] == {"value": 7, "kind": "flag", "place": "--set seed=7"}
+    assert shown["environment.id"]["kind"] == "preset"
+
+
+def test_config_schema_is_json(tmp_path: Path) -> None:
+    assert json.loads(_run(tmp_path, "config", "schema").stdout)["type"] == "object"
+
+
+def test_presets_lists_every_preset(tmp_path: Path) -> None:
+    shown = json.loads(_run(tmp_path, "presets", "--json").stdout)
+    assert tuple(row["name"] for row in shown) == preset_names()
+    assert all(row["about"] for row in shown)
+    assert all(name in _run(tmp_path, "presets").stdout for name in preset_names())
+
+
+def test_node_of_another_section_is_refused(tmp_path: Path) -> None:
+    ended = _run(tmp_path, "actor", "--hub", "ipc:///nowhere", "--set", "replay.alpha=1")
+    assert ended.returncode == EXIT_USAGE
+    assert "node.*" in ended.stderr
+
+
+def test_console_script_is_this_command() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert project["scripts"] == {"parl-mq": "parl_mq.cli:main"}

@@ -1,0 +1,34 @@
+"""What node commands make of their options."""
+
+import re
+import socket
+
+import pytest
+
+from parl_mq.cli import nodes
+from parl_mq.errors import UsageError
+
+
+def test_node_alone_reads_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARL_MQ_NODE__DEVICE", "cpu")
+    options = nodes._node("learner", "ipc:///x", "l", ["node.threads=2"], None)
+    assert (options.hub, options.name, options.node.device, options.node.threads) == ("ipc:///x", "l", "cpu", 2)
+
+
+def test_supervised_node_takes_flags_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARL_MQ_NODE__DEVICE", "cpu")
+    options = nodes._node("learner", "ipc:///x", "l", ["node.threads=2"], 7)
+    assert (options.node.device, options.node.threads, options.lifeline_fd) == ("auto", 2, 7)
+
+
+@pytest.mark.parametrize("host", ["box", "box.example.org", "ünïcode_host", "h" * 80])
+def test_name_of_its_own_may_be_sent(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: host)
+    name = nodes._node("actor", "ipc:///x", None, None, 7).name
+    assert name.startswith("actor.")
+    assert re.fullmatch(r"[a-zA-Z0-9_.:-]{1,64}", name)
+
+
+def test_settings_of_the_run_are_refused() -> None:
+    with pytest.raises(UsageError, match="node"):
+        nodes._node("actor", "ipc:///x", None, ["seed=3"], None)
