@@ -60,12 +60,20 @@ class PeerTimeout(ParlError):
     exit_code = EXIT_UNAVAILABLE
 
 
-class Refused(ParlError):
-    """A peer refused this node and said why."""
+class CodedError(ParlError):
+    """An error that brings its own exit code along.
 
-    def __init__(self, reason: str, exit_code: int = EXIT_CONFIG) -> None:
-        super().__init__(reason)
-        self.refusal_code = exit_code
+    Attributes:
+        code: exit code of the process that ends because of it.
+    """
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Refused(CodedError):
+    """A peer refused this node and said why."""
 
 
 class SnapshotError(ParlError):
@@ -74,14 +82,14 @@ class SnapshotError(ParlError):
     exit_code = EXIT_CONFIG
 
 
-class NodeFailed(ParlError):
+class NodeFailed(CodedError):
     """A node of the run ended without being asked to."""
 
 
 def exit_code_of(error: BaseException) -> int:
     """The process exit code that `error` stands for."""
-    if isinstance(error, Refused):
-        return error.refusal_code
+    if isinstance(error, CodedError):
+        return error.code
     if isinstance(error, ParlError):
         return error.exit_code
     return EXIT_INTERNAL

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from parl_mq.errors import EXIT_OK, ParlError
 from parl_mq.fragments import FragmentBatch
-from parl_mq.learn.threads import prepare_acting_thread
+from parl_mq.learn.threads import prepare_training_thread
 from parl_mq.model.snapshot import WeightsSnapshot
 from parl_mq.model.weights import unpack
 from parl_mq.net.channel import Frame
@@ -50,7 +50,7 @@ async def serve(options: NodeOptions, stop: StopSignal) -> int:
     try:
         async with joined(network, options, "actor", stop) as (link, welcome):
             config = run_config(welcome, options.node)
-            await work(prepare_acting_thread, config.actor.threads)
+            await work(prepare_training_thread, config.actor.threads)
             collector = await work(partial(build_collector, config, welcome.index, clock=time.monotonic))
             await offer_spec(link, collector.spec)
             link.status.waits("an open table")
@@ -92,8 +92,8 @@ class Actor:
             if first is not None:
                 await self._act_with(first)
                 background.append(tasks.create_task(self._follow(weights)))
-                await self._collect_until_stopped()
-                await self._send_last_rows()
+                await self._collect_until_stopped(replay)
+                await self._send_last_rows(replay)
             for task in background:
                 task.cancel()
         self._count()
@@ -104,7 +104,7 @@ class Actor:
         again: list[list[Frame]] = []
         match message:
             case Attached():
-                again = self._book.reattach(message.last_sequence)
+                again = self._book.reattach(message.ring_id, message.last_sequence)
                 self._book.grant(message.credit_rows, message.credit_bytes)
             case Credit():
                 self._book.acknowledge(message.last_sequence)
@@ -130,7 +130,7 @@ class Actor:
 
     async def _collect_until_stopped(self, replay: ReplayLink) -> None:
         while not self._stop.is_set():
-            if not self._book.available_rows:
+            if self._book.available_rows < max(self._collector.next_rows, 1):
                 self._link.status.waits(self._waiting_for)
                 await self._stop.wait_for(self._next_credit())
                 continue
@@ -138,8 +138,6 @@ class Actor:
             self._note(collected)
             if collected.fragments is not None:
                 await self._insert(replay, collected.fragments)
-            elif not collected.num_steps:
-                await self._stop.wait_for(self._next_credit())
 
     async def _next_credit(self) -> None:
         self._book_changed.clear()

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 
+from parl_mq.algorithms.base import Policy
 from parl_mq.config.models import EvaluationConfig
 from parl_mq.errors import EXIT_OK
-from parl_mq.learn.threads import prepare_acting_thread
+from parl_mq.learn.threads import prepare_training_thread
 from parl_mq.model.snapshot import WeightsSnapshot
 from parl_mq.model.weights import unpack
 from parl_mq.net.zmq_channel import Network
-from parl_mq.rollout.building import Evaluator, Policy, build_evaluator
-from parl_mq.rollout.evaluation import Evaluation
+from parl_mq.rollout.building import build_evaluator
+from parl_mq.rollout.evaluation import Evaluation, Evaluator
 from parl_mq.services.hub_link import HubLink
 from parl_mq.services.joining import joined, run_config
 from parl_mq.services.runtime import NodeOptions, StopSignal, WorkThread
@@ -26,7 +27,7 @@ async def serve(options: NodeOptions, stop: StopSignal) -> int:
     try:
         async with joined(network, options, "evaluator", stop) as (link, welcome):
             config = run_config(welcome, options.node)
-            await work(prepare_acting_thread, config.actor.threads)
+            await work(prepare_training_thread, config.actor.threads)
             evaluator, policy = await work(build_evaluator, config)
             weights = WeightsClient(network.connect(welcome.weights_endpoint))
             judge = Judge(link, work, stop, evaluator, policy)

@@ -14,9 +14,9 @@ from typing import Any, Final
 from parl_mq import __version__
 from parl_mq.config.models import RunConfig
 from parl_mq.errors import EXIT_INTERRUPTED, EXIT_OK, WireError
-from parl_mq.model.snapshot import save_snapshot
-from parl_mq.net.channel import Frame, PeerId, SendOutcome, ServerChannel
+from parl_mq.learn.checkpoint import Checkpoint, save_best
 from parl_mq.net.zmq_channel import Network
+from parl_mq.services.backlog import Backlog
 from parl_mq.services.hub_state import Evaluation, HubState, Outgoing
 from parl_mq.services.run_directory import RunDirectory
 from parl_mq.services.runtime import NodeOptions, StopSignal
@@ -195,32 +195,8 @@ class Hub:
         )
         snapshot = self._store.get(WeightsVersion(*report.version))
         if evaluation.is_best and snapshot is not None:
-            save_snapshot(self._directory.checkpoints / "best", snapshot, {"eval_return": evaluation.mean_return})
-
-
-class Backlog:
-    """Replies that a peer's full queue could not take yet; bounded by what the peer may ask for at once."""
-
-    def __init__(self, channel: ServerChannel) -> None:
-        self._channel = channel
-        self._waiting: dict[PeerId, list[list[Frame]]] = {}
-
-    def send(self, replies: Iterable[tuple[PeerId, list[Frame]]]) -> None:
-        """Sends now what can be sent now, in order for each peer."""
-        for peer, frames in replies:
-            self._waiting.setdefault(peer, []).append(frames)
-        self.flush()
-
-    def flush(self) -> None:
-        """Tries again; what belongs to a peer that is gone is dropped."""
-        for peer in list(self._waiting):
-            queue = self._waiting.pop(peer)
-            while queue:
-                outcome = self._channel.try_send(peer, queue[0])
-                if outcome is SendOutcome.FULL:
-                    self._waiting[peer] = queue
-                    break
-                queue = [] if outcome is SendOutcome.GONE else queue[1:]
+            values = {"eval_return": evaluation.mean_return, "env_steps": evaluation.env_steps}
+            save_best(self._directory.checkpoints, Checkpoint(report.updates, snapshot.payload, values=values))
 
 
 async def serve(options: NodeOptions, hub: HubOptions, stop: StopSignal) -> int:

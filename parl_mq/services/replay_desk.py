@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, assert_never
 
-import numpy as np
 import numpy.typing as npt
 
 from parl_mq.config.models import RunConfig
 from parl_mq.errors import EXIT_CONFIG, WireError
 from parl_mq.net.channel import Frame, PeerId
-from parl_mq.net.credit import ReceiverBook
+from parl_mq.net.credit import Arrival, ReceiverBook
 from parl_mq.replay.limiter import RatioLimiter
 from parl_mq.replay.table import Table
 from parl_mq.spec import TableSpec
@@ -101,8 +99,12 @@ class ReplayDesk:
 
     def counters(self) -> dict[str, float]:
         """For the heartbeats."""
+        counts = self._table.counts
         return {
-            **self._table.counters(),
+            "inserted_rows_total": counts.inserted,
+            "drawn_rows_total": counts.drawn,
+            "stale_updates_total": counts.stale,
+            "refused_updates_total": counts.refused,
             "replay_live_rows": self._table.num_live,
             "replay_fill": self._table.num_live / self._config.replay.buffer_size,
             **({} if self._limiter.ratio is None else {"samples_per_insert": self._limiter.ratio}),
@@ -181,13 +183,20 @@ class ReplayDesk:
 
     def _insert(self, sender: _Sender, message: InsertFragments, arrays: Arrays) -> None:
         sender.has_news = True
-        if not sender.book.is_new(message.sequence):
-            return
+        match sender.book.judge(message.sequence):
+            case Arrival.DUPLICATE:
+                return
+            case Arrival.GAP:
+                self._reply(sender.peer, SayHello())  # it attaches again, and sends again what is missing
+                return
+            case Arrival.NEW:
+                pass
         try:
             fragments = fragment_batch_of(arrays, self._spec)
             self._table.insert(fragments)
         except (WireError, ValueError) as error:
             self.num_refused += 1
+            sender.book.skip(message.sequence)
             self._reply(sender.peer, InsertRefused(sequence=message.sequence, reason=str(error)))
             return
         sender.book.note(message.sequence, rows=fragments.num_live, num_bytes=fragments.num_bytes)
@@ -212,7 +221,7 @@ class ReplayDesk:
 
     def _draw(self, held: _Held) -> Reply:
         batch_size = held.request.batch_size
-        layout = self._layouts.setdefault(batch_size, SlabLayout(self._table.draw_columns(batch_size)))
+        layout = self._layouts.setdefault(batch_size, _draw_layout(self._table, batch_size))
         buffer, views = layout.allocate()
         draw = self._table.draw(batch_size, views)
         self._limiter.note_drawn(batch_size)
@@ -250,3 +259,7 @@ class ReplayDesk:
 
     def _reply(self, peer: PeerId, message: Message) -> None:
         self._replies.append((peer, encode(message)))
+
+
+def _draw_layout(table: Table, batch_size: int) -> SlabLayout:
+    return SlabLayout((column.name, column.shape, column.dtype) for column in table.draw_columns(batch_size))

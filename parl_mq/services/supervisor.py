@@ -9,14 +9,13 @@ import shutil
 import signal
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from parl_mq.config.models import RunConfig
-from parl_mq.errors import EXIT_INTERNAL, EXIT_OK, NodeFailed, ParlError
+from parl_mq.errors import EXIT_INTERNAL, EXIT_OK, NodeFailed
 from parl_mq.net.zmq_channel import Network
 from parl_mq.services.hub_link import HubLink
 from parl_mq.services.run_directory import RunDirectory
@@ -77,7 +76,6 @@ class Supervisor:
         self._on_progress = on_progress
         self._children: list[Child] = []
         self._failure: NodeFailed | None = None
-        self._failure_code = EXIT_INTERNAL
         self._lifeline, self._lifeline_writer = os.pipe()
         self._runtime = Path(tempfile.mkdtemp(prefix="parl-mq-", dir=_runtime_root(config)))
 
@@ -102,11 +100,6 @@ class Supervisor:
             shutil.rmtree(self._runtime, ignore_errors=True)
         if self._failure is not None:
             raise self._failure
-
-    @property
-    def exit_code(self) -> int:
-        """EXIT_OK, or the code of what went wrong."""
-        return EXIT_OK if self._failure is None else self._failure_code
 
     async def _watch(self, link: HubLink) -> None:
         talk = asyncio.ensure_future(self._talk(link))
@@ -144,9 +137,8 @@ class Supervisor:
 
     async def _end(self, link: HubLink, hub_end: asyncio.Future[int], first_failure: asyncio.Future[Child]) -> None:
         if first_failure.done():
-            child = first_failure.result()
-            self._note_failure(child)
-            link.send(StopRequest(reason=str(self._failure)[:1500], interrupted=True, error_code=self._failure_code))
+            failure = self._note_failure(first_failure.result())
+            link.send(StopRequest(reason=str(failure)[:1500], interrupted=True, error_code=failure.code))
         elif self._stop.is_set():
             link.send(StopRequest(reason=self._stop.reason, interrupted=True))
         await asyncio.wait({hub_end}, timeout=END_DEADLINE_S)
@@ -175,11 +167,11 @@ class Supervisor:
         await asyncio.Event().wait()  # all ended in order: the hub's end says the rest
         raise AssertionError
 
-    def _note_failure(self, child: Child) -> None:
+    def _note_failure(self, child: Child) -> NodeFailed:
         code = child.process.returncode
         is_documented = code is not None and 0 < code < 128
-        self._failure_code = code if is_documented and code is not None else EXIT_INTERNAL
-        self._failure = NodeFailed(child.end_in_words())
+        self._failure = NodeFailed(child.end_in_words(), code if is_documented and code is not None else EXIT_INTERNAL)
+        return self._failure
 
     async def _start(self, role: Role, name: str, arguments: Sequence[str]) -> None:
         log = self._directory.logs / f"{name}.log"
@@ -249,14 +241,3 @@ def _child_environment(role: Role) -> dict[str, str]:
 
 def _runtime_root(config: RunConfig) -> Path:
     return config.node.runtime_directory or Path(tempfile.gettempdir())
-
-
-def process_started_at() -> float:
-    """Monotonic time at which this process was started, s."""
-    with open("/proc/self/stat") as stat:
-        ticks = int(stat.read().rpartition(")")[2].split()[19])
-    since_boot_s = ticks / os.sysconf("SC_CLK_TCK")
-    return time.monotonic() - (time.clock_gettime(time.CLOCK_BOOTTIME) - since_boot_s)
-
-
-__all__ = ["ParlError", "Supervisor", "process_started_at"]

@@ -1,0 +1,11 @@
+"""A replay node's process."""
+
+from __future__ import annotations
+
+from parl_mq.services.replay import serve
+from parl_mq.services.runtime import NodeOptions, run_service
+
+
+def main(options: NodeOptions, bind: str) -> int:
+    """Runs until it is told to stop; returns the exit code."""
+    return run_service(options, lambda stop: serve(options, bind, stop))

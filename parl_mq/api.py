@@ -1,0 +1,139 @@
+"""`parl_mq.train`: what the command `parl-mq train` does, from Python."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+import uvloop
+
+from parl_mq.config.loader import load_config
+from parl_mq.config.models import RunConfig
+from parl_mq.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_OK, NodeFailed
+from parl_mq.replay.memory import check_memory
+from parl_mq.rollout.building import table_spec
+from parl_mq.services.run_directory import RunDirectory
+from parl_mq.services.runtime import StopSignal
+from parl_mq.services.supervisor import Supervisor
+from parl_mq.services.tables import ring_root, table_settings
+from parl_mq.wire.messages import RunProgress
+
+INTERRUPTED: Final = "interrupted by Ctrl-C"
+TERMINATED: Final = "asked to stop by SIGTERM"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a run came to.
+
+    Attributes:
+        reached: an evaluation met the target return.
+        eval_return: mean return of the last evaluation, or None if there was none.
+        env_steps: steps of all actors.
+        updates: learner updates.
+        wall_s: seconds from the start to the end.
+        time_to_target_s: seconds from the start to the end of the first evaluation that met the target, or None.
+        run_dir: where everything about the run lies.
+        exit_code: 0, or 130 after Ctrl-C.
+        summary: everything that summary.json holds.
+    """
+
+    reached: bool
+    eval_return: float | None
+    env_steps: int
+    updates: int
+    wall_s: float
+    time_to_target_s: float | None
+    run_dir: Path
+    exit_code: int = EXIT_OK
+    summary: dict[str, Any] = field(default_factory=dict)
+
+
+def train(
+    config: RunConfig | str | Path,
+    *,
+    run_dir: Path | str | None = None,
+    on_progress: Callable[[RunProgress], None] | None = None,
+    started_at: float | None = None,
+) -> Result:
+    """Trains with every node on this machine, and returns when all of them have ended.
+
+    Blocks. In the main thread, Ctrl-C and SIGTERM end the run in order. Not to be called where an event loop runs.
+
+    Args:
+        config: settings, or the name of a preset, or a TOML file.
+        run_dir: must not exist yet; None makes one under `runs/`.
+        on_progress: called about four times a second.
+        started_at: monotonic time from which the run's seconds count; None: now.
+
+    Raises:
+        ConfigError: the settings are impossible, or `run_dir` exists. Nothing was started.
+        EnvironmentFault: the environment cannot be made. Nothing was started.
+        MemoryRefused: the replay table would not fit. Nothing was started.
+        NodeFailed: a node ended unexpectedly; the others were stopped.
+    """
+    started_at = time.monotonic() if started_at is None else started_at
+    settings = config if isinstance(config, RunConfig) else load_config(config)
+    spec = table_spec(settings)
+    check_memory(table_settings(settings).memory_need(spec), ring_root(settings.node))
+    directory = RunDirectory.create(Path(run_dir) if run_dir is not None else _new_run_path(settings), settings)
+
+    async def run() -> str:
+        stop = StopSignal()
+        _end_on_signals(stop)
+        supervisor = Supervisor(
+            settings,
+            spec,
+            directory,
+            started_at=started_at,
+            stop=stop,
+            on_progress=on_progress or _ignore,
+        )
+        await supervisor.run()
+        return stop.reason
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        stop_reason = runner.run(run())
+    return _result(directory, stop_reason)
+
+
+def _ignore(progress: RunProgress) -> None:
+    del progress
+
+
+def _new_run_path(config: RunConfig) -> Path:
+    moment = datetime.now().strftime("%Y%m%d-%H%M%S-%f")[:-3]
+    return Path("runs") / f"{config.preset}-seed{config.seed}-{moment}"
+
+
+def _end_on_signals(stop: StopSignal) -> None:
+    """Ctrl-C and SIGTERM end the run in order. Signals reach the main thread alone; elsewhere nothing is set."""
+    if threading.current_thread() is not threading.main_thread():
+        return
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGINT, stop.set, INTERRUPTED)
+    loop.add_signal_handler(signal.SIGTERM, stop.set, TERMINATED)
+
+
+def _result(directory: RunDirectory, stop_reason: str) -> Result:
+    summary = directory.read_summary()
+    if summary is None:
+        raise NodeFailed(f"the hub left no summary in {directory.path}", EXIT_INTERNAL)
+    return Result(
+        reached=summary["reached"],
+        eval_return=summary["eval_return"],
+        env_steps=summary["env_steps"],
+        updates=summary["updates"],
+        wall_s=summary["wall_s"],
+        time_to_target_s=summary["time_to_target_s"],
+        run_dir=directory.path,
+        exit_code=EXIT_INTERRUPTED if stop_reason == INTERRUPTED else EXIT_OK,
+        summary=summary,
+    )

@@ -1,0 +1,133 @@
+"""A replay node: one socket around a table."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import shutil
+import time
+from typing import Final
+
+import numpy as np
+
+from parl_mq.config.models import RunConfig
+from parl_mq.errors import EXIT_OK, MemoryRefused, WireError
+from parl_mq.net.channel import PeerId, ServerChannel
+from parl_mq.net.zmq_channel import Network
+from parl_mq.replay.table import Table
+from parl_mq.services.backlog import Backlog
+from parl_mq.services.hub_link import HubLink
+from parl_mq.services.joining import joined, run_config
+from parl_mq.services.replay_desk import ReplayDesk
+from parl_mq.services.runtime import NodeOptions, StopSignal
+from parl_mq.services.tables import limiter, ring_root, table_settings
+from parl_mq.spec import TableSpec
+from parl_mq.wire.codec import Decoder
+from parl_mq.wire.messages import OpenTable, TableOpened, TableRefused, ToReplay, Welcome
+
+TICK_S: Final = 0.1
+REPLAY_STREAM: Final = 8
+"""Key of the random streams of replay nodes among those of the run."""
+
+log = logging.getLogger("parl_mq")
+
+
+async def serve(options: NodeOptions, bind: str, stop: StopSignal) -> int:
+    """Runs a replay node until it is told to stop.
+
+    Args:
+        options: of every node.
+        bind: endpoint of the data socket.
+        stop: ends it.
+    """
+    network = Network()
+    try:
+        server = network.bind(bind)
+        opening: asyncio.Future[OpenTable] = asyncio.get_running_loop().create_future()
+        async with joined(network, options, "replay", stop, data_endpoint=server.endpoint) as (link, welcome):
+            link.on_open_table = lambda message: None if opening.done() else opening.set_result(message)
+            link.status.waits("the environment's spec")
+            config = run_config(welcome, options.node)
+            message = await stop.wait_for(_result(opening))
+            if message is not None:
+                await _serve_table(link, server, config, welcome, message, stop)
+        return EXIT_OK
+    finally:
+        network.close()
+
+
+async def _result(future: asyncio.Future[OpenTable]) -> OpenTable:
+    return await asyncio.shield(future)
+
+
+async def _serve_table(
+    link: HubLink, server: ServerChannel, config: RunConfig, welcome: Welcome, opening: OpenTable, stop: StopSignal
+) -> None:
+    spec = TableSpec.from_wire(opening.columns, opening.spaces)
+    directory = ring_root(config.node) / f"{welcome.run_id}-{link.name}"
+    seed = np.random.SeedSequence(config.seed, spawn_key=(REPLAY_STREAM, welcome.index))
+    try:
+        directory.mkdir(mode=0o700, parents=True)
+        table = Table(table_settings(config), spec, directory=directory, rng=np.random.default_rng(seed))
+    except (MemoryRefused, ValueError, OSError) as error:
+        await link.deliver(TableRefused(table=opening.table, reason=str(error)))
+        await stop.wait()
+        return
+    try:
+        await link.deliver(TableOpened(table=opening.table, num_bytes=table.num_bytes, num_rows=table.num_rows))
+        log.info("table %s: %d rows, %.1f MiB in %s", opening.table, table.num_rows, table.num_bytes / 2**20, directory)
+        desk = ReplayDesk(table, limiter(config), spec, config, welcome.run_id)
+        await ReplayNode(link, server, desk).run(stop)
+    finally:
+        table.close()
+        shutil.rmtree(directory, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            directory.parent.rmdir()  # the last ring of this user takes the folder with it
+
+
+class ReplayNode:
+    """The service loop: reads what is there, lets the desk decide, sends what is due."""
+
+    def __init__(self, link: HubLink, server: ServerChannel, desk: ReplayDesk) -> None:
+        self._link = link
+        self._server = server
+        self._desk = desk
+        self._backlog = Backlog(server)
+        self._decode = Decoder(ToReplay)
+
+    async def run(self, stop: StopSignal) -> None:
+        """Serves until the stop."""
+        async with asyncio.TaskGroup() as tasks:
+            served = [tasks.create_task(self._serve()), tasks.create_task(self._tick())]
+            await stop.wait()
+            for task in served:
+                task.cancel()
+        self._note()
+
+    async def _serve(self) -> None:
+        while True:
+            for peer, frames in await self._server.receive_many():
+                self._take(peer, frames)
+            self._backlog.send(self._desk.due(time.monotonic()))
+            self._link.status.works("serving")
+            self._note()
+
+    async def _tick(self) -> None:
+        while True:
+            self._backlog.send(self._desk.due(time.monotonic()))
+            self._note()
+            await asyncio.sleep(TICK_S)  # the period itself
+
+    def _take(self, peer: PeerId, frames: list[memoryview]) -> None:
+        try:
+            message, arrays = self._decode(frames)
+        except WireError as error:
+            log.warning("dropped a message on the data socket: %s", error)
+            return
+        self._desk.handle(peer, message, arrays)
+
+    def _note(self) -> None:
+        self._link.status.counters = self._desk.counters()
+        if (waiting_for := self._desk.waiting_for) is not None:
+            self._link.status.waits(waiting_for)
