@@ -221,8 +221,8 @@ class ReplayDesk:
 
     def _draw(self, held: _Held) -> Reply:
         batch_size = held.request.batch_size
-        layout = self._layouts.setdefault(batch_size, _draw_layout(self._table, batch_size))
-        buffer, views = layout.allocate()
+        layout = self._layouts.setdefault(batch_size, SlabLayout(self._table.draw_columns(batch_size)))
+        slab, views = layout.allocate()
         draw = self._table.draw(batch_size, views)
         self._limiter.note_drawn(batch_size)
         reply = SampleReply(
@@ -232,7 +232,7 @@ class ReplayDesk:
             num_inserted=self._limiter.num_inserted,
             num_drawn=self._limiter.num_drawn,
         )
-        return held.peer, encode_with_slab(reply, layout, buffer)
+        return held.peer, encode_with_slab(reply, layout, slab)
 
     def _raise_credit(self, sender: _Sender) -> None:
         share = self._limiter.credit_share(self._config.actor.num_actors, self._config.largest_insert)
@@ -260,6 +260,3 @@ class ReplayDesk:
     def _reply(self, peer: PeerId, message: Message) -> None:
         self._replies.append((peer, encode(message)))
 
-
-def _draw_layout(table: Table, batch_size: int) -> SlabLayout:
-    return SlabLayout((column.name, column.shape, column.dtype) for column in table.draw_columns(batch_size))
