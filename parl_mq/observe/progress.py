@@ -71,9 +71,9 @@ class LineView:
         if now < self._next_line_at and progress.phase == self._last_phase:
             return
         self._last_phase, self._next_line_at = progress.phase, now + LINE_EVERY_S
-        figures = " | ".join(f"{name} {value}" for name, value in headline(progress, self._config))
-        waits = "".join(f" | {name} waits for {what}" for name, _, what in progress.nodes[:MAX_NODES_SHOWN] if what)
-        self._console.print(f"{now:7.1f} s {progress.phase}: {figures}{waits}", markup=False)
+        figures = [f"{name} {value}" for name, value in headline(progress, self._config)]
+        waits = [f"{name} waits for {what}" for name, _, what in progress.nodes if what][:MAX_NODES_SHOWN]
+        self._console.print(f"{now:7.1f} s {progress.phase}: {' | '.join([*figures, *waits])}", markup=False)
 
 
 class LiveView:

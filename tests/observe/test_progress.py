@@ -117,6 +117,12 @@ def test_new_phase_is_told_at_once(config: RunConfig) -> None:
     assert len(_lines(config, use)) == 2
 
 
+def test_line_without_figures_is_the_waits_alone(config: RunConfig) -> None:
+    waiting = RunProgress(phase="starting", nodes=[("replay-0", "waiting", "the spec")], figures={})
+    (line,) = _lines(config, lambda view, clock: view(waiting))
+    assert line.strip() == "0.0 s starting: replay-0 waits for the spec"
+
+
 def test_unknown_figures_are_left_out(config: RunConfig) -> None:
     assert headline(RunProgress(phase="starting", nodes=[], figures={}), config) == []
     assert "nan" not in _drawn(RunProgress(phase="starting", nodes=[], figures={}), config)
