@@ -157,20 +157,27 @@ class ReplayDesk:
         for old in [known for known, client in self._clients.items() if client.name == attach.name]:
             self.forget(old)
         self._clients[peer] = attach
-        last_sequence, rows, num_bytes = None, 0, 0
-        if attach.role == "actor":
-            sender = self._senders.get(attach.name)
-            if sender is None or sender.epoch != attach.epoch:
-                sender = self._senders[attach.name] = _Sender(peer, attach.epoch)
-            sender.peer = peer
-            self._raise_credit(sender)
-            last_sequence, rows, num_bytes = sender.book.last_sequence, sender.credit_rows, sender.credit_bytes
+        sender = self._account(peer, attach) if attach.role == "actor" else _Sender(peer, attach.epoch)
         self._reply(
             peer,
             Attached(
-                ring_id=self._table.ring_id, last_sequence=last_sequence, credit_rows=rows, credit_bytes=num_bytes
+                ring_id=self._table.ring_id,
+                last_sequence=sender.book.last_sequence,
+                counted_rows=sender.book.rows,
+                counted_bytes=sender.book.num_bytes,
+                credit_rows=sender.credit_rows,
+                credit_bytes=sender.credit_bytes,
             ),
         )
+
+    def _account(self, peer: PeerId, attach: Attach) -> _Sender:
+        """The actor's account; a new epoch begins a new one."""
+        sender = self._senders.get(attach.name)
+        if sender is None or sender.epoch != attach.epoch:
+            sender = self._senders[attach.name] = _Sender(peer, attach.epoch)
+        sender.peer = peer
+        self._raise_credit(sender)
+        return sender
 
     def _why_not(self, attach: Attach) -> str | None:
         if attach.protocol != PROTOCOL_VERSION:
@@ -259,4 +266,3 @@ class ReplayDesk:
 
     def _reply(self, peer: PeerId, message: Message) -> None:
         self._replies.append((peer, encode(message)))
-
