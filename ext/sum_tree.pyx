@@ -171,6 +171,10 @@ cdef class SumTree:
     def total(self):
         return self._fresh_total()
 
+    @property
+    def _num_marked(self):
+        return self._tree.num_dirty
+
     def _rows(self):
         return tuple(self._arrays)
 

@@ -139,5 +139,9 @@ class SumTree:
                 then.
         """
 
+    @property
+    def _num_marked(self) -> int:
+        """Nodes above the leaves that wait to be summed, for tests."""
+
     def _rows(self) -> tuple[Float64s, ...]:
         """The rows from the leaves to the root with their padding, as they are now; to be read only, by tests."""

@@ -308,6 +308,18 @@ def test_writes_between_two_draws_count_once_each():
     assert tree.total == 61 + 0.25 + 0.0 + 7.0
 
 
+def test_a_hundred_writes_under_one_parent_wait_for_one_sum():
+    tree = SumTree(1000)
+    tree.refresh()
+    for _ in range(100):
+        tree.set(np.array([16, 23, 17]), np.array([1.0, 2.0, 3.0]))
+    assert tree._num_marked == 1
+    tree.fill(0, 1000, 1.0)
+    assert tree._num_marked == 125
+    assert tree.total == 1000.0
+    assert tree._num_marked == 0
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, -1.0, -SUBNORMAL, 2 * LARGEST_VALUE])
 def test_a_bad_value_is_named_and_nothing_is_written(bad):
     tree = tree_of([1.0, 2.0, 3.0])

@@ -1,0 +1,125 @@
+"""`parl-mq bench tree`: the sum tree alone, on each kernel and beside the trees of other libraries."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+
+from parl_mq.bench.report import BenchReport, Contender, Params, Result, describe_machine, time_interleaved
+from parl_mq.bench.tree_peers import Float64s, Int64s, TreeUser, open_peers
+from parl_mq.replay._sum_tree import SumTree, available_kernels
+
+LEAVES: Final = (2**17, 2**20, 2**23)
+BATCHES: Final = (32, 256, 1024)
+STANDARD: Final = (2**20, 256)  # the size of the budgets, and the only one of a quick run
+PEER_LEAVES: Final = 2**20  # peers in pure Python take minutes to fill more
+STUDY_ARITIES: Final = (2, 4, 8, 16, 32, 64)
+STUDY_LEAVES: Final = (10**4, 10**5, 10**6, 10**7)
+
+ROUNDS: Final = 11
+QUICK_ROUNDS: Final = 5
+CHUNK_ITEMS: Final = 65536  # timed at once: a millisecond at 20 ns, and more lines than an L2 cache holds
+
+
+@dataclass(frozen=True, slots=True)
+class _System:
+    name: str
+    params: Params
+    tree: TreeUser
+
+
+def run(against: Sequence[str] = (), *, quick: bool = False) -> BenchReport:
+    """Nanoseconds an item of a draw, and of an update with the refresh of the sums.
+
+    Args:
+        against: peers to measure beside at 2^20 leaves, of "tianshou", "torchrl", "cpprb" and "rllib".
+        quick: one size and few rounds: a second, without peers.
+
+    Raises:
+        ConfigError: a peer is unknown or not installed.
+    """
+    peers = open_peers(against)
+    rounds = QUICK_ROUNDS if quick else ROUNDS
+    results: list[Result] = []
+    for leaves in STANDARD[:1] if quick else LEAVES:
+        values = _values(leaves)
+        systems = [_own(values, arity=8, kernel=kernel) for kernel in available_kernels()]
+        if leaves == PEER_LEAVES:
+            systems += [_System(name, {}, make(values)) for name, make in peers.items()]
+        for batch in STANDARD[1:] if quick else BATCHES:
+            results += _measure(systems, leaves, batch, rounds)
+    return BenchReport("tree", describe_machine(), tuple(results))
+
+
+def study_arity(
+    arities: Sequence[int] = STUDY_ARITIES,
+    sizes: Sequence[int] = STUDY_LEAVES,
+    batches: Sequence[int] = BATCHES,
+    *,
+    rounds: int = ROUNDS,
+) -> BenchReport:
+    """The same on the fastest kernel for every arity K, number of leaves and batch: which K is best where."""
+    results: list[Result] = []
+    for leaves in sizes:
+        systems = [_own(_values(leaves), arity=arity, kernel=available_kernels()[0]) for arity in arities]
+        for batch in batches:
+            results += _measure(systems, leaves, batch, rounds)
+    return BenchReport("arity", describe_machine(), tuple(results))
+
+
+def _values(leaves: int) -> Float64s:
+    return np.random.default_rng(leaves).exponential(size=leaves)
+
+
+def _own(values: Float64s, *, arity: int, kernel: str) -> _System:
+    tree = SumTree(len(values), arity=arity, kernel=kernel)
+    tree.write(0, values)
+
+    def update(slots: Int64s, new: Float64s) -> None:
+        tree.set(slots, new)
+        tree.refresh()
+
+    return _System("parl_mq", {"arity": arity, "kernel": kernel}, TreeUser(tree.draw, update))
+
+
+def _measure(systems: Sequence[_System], leaves: int, batch: int, rounds: int) -> list[Result]:
+    """Draws of all systems, then updates, each system on the same batches."""
+    rng = np.random.default_rng([leaves, batch])
+    num_batches = CHUNK_ITEMS // batch
+    draws = [(rng.random(batch),) for _ in range(num_batches)]
+    updates = [(rng.integers(0, leaves, batch), rng.exponential(size=batch)) for _ in range(num_batches)]
+    size = {"leaves": leaves, "batch": batch}
+    return [
+        *_time("draw", [(system, system.tree.draw) for system in systems], draws, size, rounds),
+        *_time("update", [(system, system.tree.update) for system in systems], updates, size, rounds),
+    ]
+
+
+def _time(
+    measure: str,
+    operations: Sequence[tuple[_System, Callable[..., object]]],
+    batches: Sequence[tuple[Any, ...]],
+    size: Params,
+    rounds: int,
+) -> list[Result]:
+    contenders = [
+        Contender(
+            measure=measure,
+            system=system.name,
+            params={**size, **system.params},
+            chunk=partial(_each, operation, batches),
+            items=len(batches) * int(size["batch"]),
+        )
+        for system, operation in operations
+    ]
+    return time_interleaved(contenders, rounds, time.perf_counter)
+
+
+def _each(operation: Callable[..., object], batches: Iterable[tuple[Any, ...]]) -> None:
+    for arguments in batches:
+        operation(*arguments)
