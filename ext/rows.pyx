@@ -27,7 +27,10 @@ cdef extern from * nogil:
     static inline void store(int64_t *p, int64_t value) { __atomic_store_n(p, value, __ATOMIC_RELEASE); }
     static inline void full_fence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
     static inline void acquire_fence() { __atomic_thread_fence(__ATOMIC_ACQUIRE); }
-    static inline void prefetch(const void *p) { __builtin_prefetch(p); }
+
+    // GCC takes a function that does nothing but ask for lines for one without effect, and drops its calls; the empty
+    // statement is an effect.
+    static inline void prefetch(const void *p) { __builtin_prefetch(p); asm volatile(""); }
 
     // Copies of known size are single instructions; a call of memcpy costs more than the short columns themselves.
     template <typename T>
@@ -84,7 +87,7 @@ cdef enum:
     NUM_LIVE = 3
     LIVE_FLAG = 1
     STARTS_FLAG = 2
-    MAX_COLUMNS = 512
+    MAX_COLUMNS = 256
     # Draws whose lines are asked for before they are needed.
     AHEAD = 8
     # A window of at most so many bytes is asked for whole; of a larger one the head, as the processor sees the rest
@@ -259,6 +262,114 @@ cdef void gather_rows(const Shape *shape, const Field *observations, const Field
                            record + k * shape.stride + observations[c].offset, observations[c].size)
 
 
+cdef class Part:
+    cdef readonly int64_t first
+    cdef readonly int64_t stop
+    cdef readonly int64_t start
+    cdef readonly int64_t end
+    cdef readonly int64_t num_rows
+    cdef readonly int64_t num_live
+    cdef readonly int64_t before_wrap
+
+    def __cinit__(self, first, stop, start, end, num_rows, num_live, before_wrap):
+        self.first, self.stop, self.start, self.end = first, stop, start, end
+        self.num_rows, self.num_live, self.before_wrap = num_rows, num_live, before_wrap
+
+
+cdef void scatter_rows(const Shape *shape, const Fragments *given, const Field *columns, int64_t num_columns,
+                       const uint8_t **sources, Part part, int64_t row, const double *value, double default,
+                       double *leaf, int64_t *position) noexcept nogil:
+    cdef int64_t at = part.start
+    cdef int64_t f
+    cdef int64_t c
+    cdef int64_t n
+    cdef int64_t slot
+    cdef int64_t context
+    cdef int64_t i
+    for f in range(part.first, part.stop):
+        n = rows_of(given, f)
+        slot = at % shape.num_rows
+        if slot + n > shape.num_rows:
+            bury(shape, slot, shape.num_rows - slot)
+            at += shape.num_rows - slot
+            slot = 0
+        write_headers(shape, given, f, slot, row)
+        for c in range(num_columns):
+            spread_column(record_at(shape, slot) + columns[c].offset, shape.stride,
+                          sources[c] + row * columns[c].size, columns[c].size, n)
+        context = given.num_context[f]
+        memset(leaf, 0, n * sizeof(double))
+        for i in range(given.lengths[f]):
+            leaf[context + i] = value[i] if value != NULL else default
+            position[i] = at + context + i
+        value = value + given.lengths[f] if value != NULL else NULL
+        position += given.lengths[f]
+        leaf += n
+        row += n
+        at += n
+
+
+cdef object _check_array(name, array, dtype, shape):
+    if array.dtype != dtype or array.shape != shape:
+        raise FragmentsRefused(f"{name!r} is {array.dtype} {array.shape}: it must be {dtype} {shape}")
+    if not array.flags.c_contiguous:
+        raise FragmentsRefused(f"{name!r} is not contiguous in memory")
+
+
+INT32 = np.dtype(np.int32)
+UINT8 = np.dtype(np.uint8)
+BOOL = np.dtype(np.bool_)
+
+
+cdef class Incoming:
+    cdef Fragments _given
+    cdef const uint8_t *_sources[MAX_COLUMNS]
+    cdef readonly int64_t num_fragments
+    cdef readonly int64_t num_rows
+    cdef readonly int64_t num_live
+    cdef object _kept
+
+
+cdef check_fragments(const Shape *shape, Incoming incoming, const uint8_t *terminated, const uint8_t *truncated,
+                     int64_t most_rows, int64_t most_live):
+    """Checks lengths, context and ends of episodes, and adds the live rows up."""
+    cdef const Fragments *given = &incoming._given
+    cdef int64_t row = 0
+    cdef int64_t f
+    cdef int64_t i
+    cdef int64_t n
+    for f in range(incoming.num_fragments):
+        n = rows_of(given, f)
+        if given.lengths[f] < 1 or given.num_context[f] < 0 or given.num_overlap[f] < 0:
+            raise FragmentsRefused(
+                f"fragment {f} has {given.lengths[f]} live, {given.num_context[f]} context and "
+                f"{given.num_overlap[f]} overlap rows: there must be at least 1, 0 and 0")
+        if n > most_rows or given.lengths[f] > most_live:
+            raise FragmentsRefused(
+                f"fragment {f} has {n} rows, {given.lengths[f]} of them live: this table takes at most "
+                f"{most_rows} and {most_live}")
+        if given.num_context[f] < shape.stack - 1 and not given.starts_episode[f]:
+            raise FragmentsRefused(
+                f"fragment {f} has {given.num_context[f]} context rows and does not start an episode: frame stacks "
+                f"of {shape.stack} need {shape.stack - 1}")
+        if row + n > incoming.num_rows:
+            raise FragmentsRefused(
+                f"fragment {f} ends at row {row + n}, but the columns have {incoming.num_rows} rows")
+        for i in range(n - 2):
+            if terminated[row + i] or truncated[row + i]:
+                raise FragmentsRefused(f"row {i} of fragment {f} ends an episode: only its last step, row {n - 2}, may")
+        if terminated[row + n - 2] > 1 or truncated[row + n - 2] > 1:
+            raise FragmentsRefused(f"row {n - 2} of fragment {f}: terminated and truncated must be 0 or 1")
+        row += n
+        incoming.num_live += given.lengths[f]
+    if row != incoming.num_rows:
+        raise FragmentsRefused(
+            f"the columns have {incoming.num_rows} rows, but the fragments' lengths add up to {row}")
+    for i in range(row if given.spans != NULL else 0):
+        if given.spans[i] == 0:
+            raise FragmentsRefused(f"spans[{i}] is 0: a row has at least one step")
+
+
 cdef class Rows:
     cdef Shape _shape
     cdef Field _columns[MAX_COLUMNS]  # in the spec's order
@@ -266,12 +377,13 @@ cdef class Rows:
     cdef Field _others[MAX_COLUMNS]
     cdef int64_t _num_columns
     cdef int64_t *_counters
+    cdef dict _expected  # name -> (dtype, shape of a row), in the spec's order
     cdef object _kept
 
     def __cinit__(self, memory, counters, layout, *, int64_t frame_stack, int64_t n_step, double gamma):
         spec = layout.spec
-        if len(spec.columns) > MAX_COLUMNS // 2:
-            raise ValueError(f"a table has {len(spec.columns)} columns: at most {MAX_COLUMNS // 2} are possible")
+        if len(spec.columns) > MAX_COLUMNS:
+            raise ValueError(f"a table has {len(spec.columns)} columns: at most {MAX_COLUMNS} are possible")
         if memory.size % layout.stride or memory.size == 0:
             raise ValueError(f"memory of {memory.size} bytes does not hold whole records of {layout.stride}")
         self._kept = (memory, counters)
@@ -292,8 +404,9 @@ cdef class Rows:
         self._shape.truncated = offsets["truncated"]
         self._shape.first_observation = min(offsets[name] for name in spec.observation_names)
         self._num_columns = len(spec.columns)
-        for column in spec.columns:
-            self._columns[spec.columns.index(column)] = Field(offsets[column.name], column.num_bytes)
+        self._expected = {column.name: (np.dtype(column.dtype), column.shape) for column in spec.columns}
+        for c, column in enumerate(spec.columns):
+            self._columns[c] = Field(offsets[column.name], column.num_bytes)
         for name in spec.observation_names:
             self._observations[self._shape.num_observations] = Field(offsets[name], spec[name].num_bytes)
             self._shape.num_observations += 1
@@ -322,59 +435,48 @@ cdef class Rows:
     def num_live(self):
         return load(&self._counters[NUM_LIVE])
 
-    cdef Fragments _given(self, fragments, spans) except *:
-        cdef Fragments given
-        cdef int64_t n = len(fragments.lengths)
-        given.lengths = <const int32_t *>address(fragments.lengths, n * 4, False)
-        given.num_context = <const int32_t *>address(fragments.num_context, n * 4, False)
-        given.num_overlap = <const int32_t *>address(fragments.num_overlap, n * 4, False)
-        given.starts_episode = address(fragments.starts_episode, n, False)
-        given.spans = NULL
+    def take(self, fragments, spans, int64_t most_rows, int64_t most_live):
+        cdef Incoming incoming = Incoming()
+        lengths = fragments.lengths
+        columns = fragments.columns
+        incoming.num_fragments = len(lengths)
+        if incoming.num_fragments == 0:
+            raise FragmentsRefused("there are no fragments")
+        if columns.keys() != self._expected.keys():
+            raise FragmentsRefused(f"the columns are {sorted(columns)}: they must be {sorted(self._expected)}")
+        incoming.num_rows = len(columns["reward"])
+        incoming._kept = (fragments, spans)
+        self._take_columns(incoming, columns)
+        self._take_lengths(incoming, fragments, spans)
+        check_fragments(&self._shape, incoming, address(columns["terminated"], incoming.num_rows, False),
+                        address(columns["truncated"], incoming.num_rows, False), most_rows, most_live)
+        return incoming
+
+    cdef _take_columns(self, Incoming incoming, columns):
+        cdef int64_t c = 0
+        for name, (dtype, shape) in self._expected.items():
+            array = columns[name]
+            _check_array(name, array, dtype, (incoming.num_rows, *shape))
+            incoming._sources[c] = address(array, incoming.num_rows * self._columns[c].size, False)
+            c += 1
+
+    cdef _take_lengths(self, Incoming incoming, fragments, spans):
+        cdef int64_t n = incoming.num_fragments
+        cdef tuple shape = (n,)
+        _check_array("lengths", fragments.lengths, INT32, shape)
+        _check_array("num_context", fragments.num_context, INT32, shape)
+        _check_array("num_overlap", fragments.num_overlap, INT32, shape)
+        _check_array("starts_episode", fragments.starts_episode, BOOL, shape)
+        incoming._given.lengths = <const int32_t *>address(fragments.lengths, n * 4, False)
+        incoming._given.num_context = <const int32_t *>address(fragments.num_context, n * 4, False)
+        incoming._given.num_overlap = <const int32_t *>address(fragments.num_overlap, n * 4, False)
+        incoming._given.starts_episode = address(fragments.starts_episode, n, False)
+        incoming._given.spans = NULL
         if spans is not None:
-            given.spans = address(spans, len(spans), False)
-        return given
+            _check_array("spans", spans, UINT8, (incoming.num_rows,))
+            incoming._given.spans = address(spans, incoming.num_rows, False)
 
-    def check(self, fragments, int64_t num_rows, int64_t most_rows, int64_t most_live):
-        cdef int64_t f
-        cdef int64_t i
-        cdef int64_t n
-        cdef int64_t row = 0
-        cdef int64_t num_live = 0
-        cdef int64_t num_fragments = len(fragments.lengths)
-        cdef Fragments given = self._given(fragments, None)
-        cdef const uint8_t *terminated = address(fragments.columns["terminated"], num_rows, False)
-        cdef const uint8_t *truncated = address(fragments.columns["truncated"], num_rows, False)
-        for f in range(num_fragments):
-            if given.lengths[f] < 1 or given.num_context[f] < 0 or given.num_overlap[f] < 0:
-                raise FragmentsRefused(
-                    f"fragment {f} has {given.lengths[f]} live, {given.num_context[f]} context and "
-                    f"{given.num_overlap[f]} overlap rows: there must be at least 1, 0 and 0")
-            n = rows_of(&given, f)
-            if n > most_rows or given.lengths[f] > most_live:
-                raise FragmentsRefused(
-                    f"fragment {f} has {n} rows, {given.lengths[f]} of them live: this table takes at most "
-                    f"{most_rows} and {most_live}")
-            if given.num_context[f] < self._shape.stack - 1 and not given.starts_episode[f]:
-                raise FragmentsRefused(
-                    f"fragment {f} has {given.num_context[f]} context rows and does not start an episode: frame "
-                    f"stacks of {self._shape.stack} need {self._shape.stack - 1}")
-            if row + n > num_rows:
-                raise FragmentsRefused(f"fragment {f} ends at row {row + n}, but the columns have {num_rows} rows")
-            for i in range(row, row + n - 2):
-                if terminated[i] or truncated[i]:
-                    raise FragmentsRefused(
-                        f"row {i - row} of fragment {f} ends an episode: only its last step, row {n - 2}, may")
-            if terminated[row + n - 2] > 1 or truncated[row + n - 2] > 1:
-                raise FragmentsRefused(f"row {n - 2} of fragment {f}: terminated and truncated must be 0 or 1")
-            row += n
-            num_live += given.lengths[f]
-        if row != num_rows:
-            raise FragmentsRefused(f"the columns have {num_rows} rows, but the fragments' lengths add up to {row}")
-        return num_live
-
-    def plan(self, fragments, int64_t first, int64_t most_live):
-        cdef Fragments given = self._given(fragments, None)
-        cdef int64_t num_fragments = len(fragments.lengths)
+    def plan(self, Incoming incoming, int64_t first, int64_t most_live):
         cdef int64_t start = self._counters[RESERVED]
         cdef int64_t end = start
         cdef int64_t f = first
@@ -384,17 +486,17 @@ cdef class Rows:
         cdef int64_t n
         cdef int64_t slot
         cdef int64_t gap
-        while f < num_fragments:
-            n = rows_of(&given, f)
+        while f < incoming.num_fragments:
+            n = rows_of(&incoming._given, f)
             slot = end % self._shape.num_rows
             gap = self._shape.num_rows - slot if slot + n > self._shape.num_rows else 0
-            if end + gap + n - start > self._shape.num_rows or num_live + given.lengths[f] > most_live:
+            if end + gap + n - start > self._shape.num_rows or num_live + incoming._given.lengths[f] > most_live:
                 break
             if gap > 0 or (slot == 0 and end > start):
                 before_wrap = num_rows
             end += gap + n
             num_rows += n
-            num_live += given.lengths[f]
+            num_live += incoming._given.lengths[f]
             f += 1
         if before_wrap < 0:
             before_wrap = num_rows
@@ -436,22 +538,19 @@ cdef class Rows:
             store(&self._counters[counter], position)
         store(&self._counters[NUM_LIVE], 0)
 
-    def scatter(self, fragments, tuple columns, spans, Part part, int64_t row, values, leaves, positions):
-        cdef Fragments given = self._given(fragments, spans)
-        cdef const uint8_t *sources[MAX_COLUMNS]
+    def scatter(self, Incoming incoming, Part part, int64_t row, values, double default, leaves, positions):
         cdef double *leaf = <double *>address(leaves, part.num_rows * 8, True)
         cdef int64_t *position = <int64_t *>address(positions, part.num_live * 8, True)
-        cdef const double *value = <const double *>address(values, part.num_live * 8, False)
-        cdef int64_t c
-        for c in range(self._num_columns):
-            sources[c] = address(columns[c], (row + part.num_rows) * self._columns[c].size, False)
+        cdef const double *value = NULL
+        if values is not None:
+            value = <const double *>address(values, part.num_live * 8, False)
         if part.num_rows * self._shape.stride < RELEASE_BYTES:
-            scatter_rows(&self._shape, &given, self._columns, self._num_columns, sources, part, row, value, leaf,
-                         position)
+            scatter_rows(&self._shape, &incoming._given, self._columns, self._num_columns, incoming._sources, part, row,
+                         value, default, leaf, position)
         else:
             with nogil:
-                scatter_rows(&self._shape, &given, self._columns, self._num_columns, sources, part, row, value, leaf,
-                             position)
+                scatter_rows(&self._shape, &incoming._given, self._columns, self._num_columns, incoming._sources, part,
+                             row, value, default, leaf, position)
 
     def locate(self, slots):
         cdef int64_t n = len(slots)
@@ -463,7 +562,7 @@ cdef class Rows:
             slot[i] += base if base + slot[i] >= tail else base + self._shape.num_rows
 
     def gather(self, positions, tuple targets, int64_t first):
-        cdef uint8_t *addresses[2 * MAX_COLUMNS]
+        cdef uint8_t *addresses[2 * MAX_COLUMNS + 5]
         cdef int64_t n = len(positions)
         cdef const int64_t *position = <const int64_t *>address(positions, n * 8, False)
         cdef int64_t num_bytes = self._addresses(targets, first + n, addresses)
@@ -538,50 +637,3 @@ cdef class Rows:
             index[num_found] = i
             num_found += 1
         return num_found
-
-
-cdef class Part:
-    cdef readonly int64_t first
-    cdef readonly int64_t stop
-    cdef readonly int64_t start
-    cdef readonly int64_t end
-    cdef readonly int64_t num_rows
-    cdef readonly int64_t num_live
-    cdef readonly int64_t before_wrap
-
-    def __cinit__(self, first, stop, start, end, num_rows, num_live, before_wrap):
-        self.first, self.stop, self.start, self.end = first, stop, start, end
-        self.num_rows, self.num_live, self.before_wrap = num_rows, num_live, before_wrap
-
-
-cdef void scatter_rows(const Shape *shape, const Fragments *given, const Field *columns, int64_t num_columns,
-                       const uint8_t **sources, Part part, int64_t row, const double *value, double *leaf,
-                       int64_t *position) noexcept nogil:
-    cdef int64_t at = part.start
-    cdef int64_t f
-    cdef int64_t c
-    cdef int64_t n
-    cdef int64_t slot
-    cdef int64_t context
-    cdef int64_t i
-    for f in range(part.first, part.stop):
-        n = rows_of(given, f)
-        slot = at % shape.num_rows
-        if slot + n > shape.num_rows:
-            bury(shape, slot, shape.num_rows - slot)
-            at += shape.num_rows - slot
-            slot = 0
-        write_headers(shape, given, f, slot, row)
-        for c in range(num_columns):
-            spread_column(record_at(shape, slot) + columns[c].offset, shape.stride,
-                          sources[c] + row * columns[c].size, columns[c].size, n)
-        context = given.num_context[f]
-        memset(leaf, 0, n * sizeof(double))
-        for i in range(given.lengths[f]):
-            leaf[context + i] = value[i]
-            position[i] = at + context + i
-        value += given.lengths[f]
-        position += given.lengths[f]
-        leaf += n
-        row += n
-        at += n

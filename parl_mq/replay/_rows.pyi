@@ -15,6 +15,13 @@ Float64s = npt.NDArray[np.float64]
 NUM_COUNTERS: Final[int]
 """int64 words of a segment's counters: tail, reserved, committed, live rows."""
 
+class Incoming:
+    """Fragments that were checked, and where their arrays lie."""
+
+    num_fragments: int
+    num_rows: int
+    num_live: int
+
 class Part:
     """Fragments that are stored in one go: at positions that follow each other, but for one jump to slot 0 at most."""
 
@@ -78,20 +85,22 @@ class Rows:
     def num_live(self) -> int:
         """Live rows in [tail, committed)."""
 
-    def check(self, fragments: FragmentBatch, num_rows: int, most_rows: int, most_live: int) -> int:
-        """Whether fragments may be stored here; returns their live rows.
+    def take(
+        self, fragments: FragmentBatch, spans: npt.NDArray[np.uint8] | None, most_rows: int, most_live: int
+    ) -> Incoming:
+        """Checks fragments; the result may be stored again and again, each time with what the arrays hold then.
 
         Args:
-            fragments: any.
-            num_rows: rows of the columns.
+            fragments: any; kept, not copied.
+            spans: [R] steps folded into each row; None: 1 each.
             most_rows: a fragment's physical rows at most.
             most_live: a fragment's live rows at most.
 
         Raises:
-            FragmentsRefused: lengths, context, or ends of episodes are wrong.
+            FragmentsRefused: a column, a length or a flag does not fit; the message names it.
         """
 
-    def plan(self, fragments: FragmentBatch, first: int, most_live: int) -> Part:
+    def plan(self, incoming: Incoming, first: int, most_live: int) -> Part:
         """Where as many fragments from `first` on as fit at once would go."""
 
     def reserve(self, end: int) -> None:
@@ -105,24 +114,22 @@ class Rows:
 
     def scatter(
         self,
-        fragments: FragmentBatch,
-        columns: tuple[Array, ...],
-        spans: npt.NDArray[np.uint8] | None,
+        incoming: Incoming,
         part: Part,
         row: int,
-        values: Float64s,
+        values: Float64s | None,
+        default: float,
         leaves: Float64s,
         positions: Int64s,
     ) -> None:
         """Copies a part's rows into their records.
 
         Args:
-            fragments: checked.
-            columns: all columns in the spec's order, C-contiguous, of the spec's dtypes.
-            spans: of every row of the batch; None: all 1.
+            incoming: fragments that were checked here.
             part: from `plan`; its positions are reserved and evicted.
             row: the batch's row at which the part starts.
-            values: [part.num_live] leaves of the live rows.
+            values: [part.num_live] leaves of the live rows, or None.
+            default: the leaf of each where there are none.
             leaves: [part.num_rows] is filled with those, and 0 for dead rows.
             positions: [part.num_live] is filled with the live rows' positions.
         """

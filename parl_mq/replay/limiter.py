@@ -1,88 +1,120 @@
-"""Holds the ratio of rows drawn to rows inserted within a band, by gating both sides; pure.
-
-Like Reverb's SampleToInsertRatio, but inserts are gated through credit that is given out ahead of them.
-"""
+"""Holds the ratio of rows drawn to rows inserted within a band, on both sides."""
 
 from __future__ import annotations
 
+import math
+
 
 class RatioLimiter:
-    """Counts since the first draw: D rows drawn, I live rows accepted; ahead = I samples_per_insert - D.
+    """Decides when a batch may be drawn, and how many rows an actor may have under way.
 
-    A batch may leave while ahead stays at or above -error_band. Credit is given out while ahead is at most half the
-    band; the A actors share the other half, so that ahead never passes the band, however much is under way.
+    With I live rows inserted and D rows drawn, both since the first draw, the balance is B = I x samples_per_insert - D.
+    It stays within the error band on both sides:
 
-    Before the first draw `min_live` rows must be there, and inserts beyond them count as those after it would.
+    - A batch may be drawn while B does not fall below -band by it.
+    - An actor gets new credit while B <= band / 2, and all of them together never have more under way than the other
+      half of the band pays for; so B <= band even if all of it arrives at once.
 
-    Args:
-        samples_per_insert: rows drawn for each live row inserted.
-        error_band: rows that draws may be ahead or behind.
-        min_live: live rows before the first draw.
+    Neither side can wait for the other at the same time: draws stop at B < batch - band, credit stops at B > band / 2,
+    and a band of at least one batch keeps these apart.
+
+    Before the first draw there is no balance. Rows flow in until `min_live` of them were inserted and half a band more,
+    so that actors need not stop while the learner gets ready. Rows count as they are inserted, whether or not they have
+    been evicted since: a table too small for `min_live` live rows at once starts all the same.
+
+    Attributes:
+        samples_per_insert: the ratio to hold.
+        error_band: rows that D may be ahead or behind.
+        min_live: rows before the first draw.
+        num_inserted: I.
+        num_drawn: D.
     """
 
     def __init__(self, samples_per_insert: float, error_band: float, min_live: int) -> None:
-        if not (samples_per_insert > 0 and error_band > 0 and min_live >= 0):
-            raise ValueError(
-                f"samples_per_insert = {samples_per_insert} and error_band = {error_band} must be positive, "
-                f"min_live = {min_live} must not be negative"
-            )
-        self._ratio = samples_per_insert
-        self._band = error_band
-        self._min_live = min_live
-        self._num_inserted = -min_live
-        self._num_drawn = 0
-        self._has_drawn = False
-
-    @property
-    def num_inserted(self) -> int:
-        """Live rows accepted since the first draw."""
-        return self._num_inserted if self._has_drawn else 0
-
-    @property
-    def num_drawn(self) -> int:
-        """Rows drawn."""
-        return self._num_drawn
+        for name, value in (("samples_per_insert", samples_per_insert), ("error_band", error_band)):
+            if not 0 < value < math.inf:
+                raise ValueError(f"{name} is {value}: it must be positive and finite")
+        if min_live < 1:
+            raise ValueError(f"min_live is {min_live}: it must be at least 1")
+        self.samples_per_insert = samples_per_insert
+        self.error_band = error_band
+        self.min_live = min_live
+        self.num_inserted = 0
+        self.num_drawn = 0
+        self._num_before = 0
 
     @property
     def ratio(self) -> float | None:
-        """Rows drawn for each row inserted since the first draw, or None while there are none."""
-        return self._num_drawn / self._num_inserted if self._has_drawn and self._num_inserted > 0 else None
+        """D / I; None while there is none."""
+        return self.num_drawn / self.num_inserted if self.num_inserted else None
 
     @property
-    def ahead(self) -> float:
-        """Rows that the inserts allow to be drawn and that were not drawn yet; negative where draws are ahead."""
-        return self._num_inserted * self._ratio - self._num_drawn
-
-    def note_inserted(self, rows: int) -> None:
-        """Live rows were accepted."""
-        self._num_inserted += rows
-
-    def note_drawn(self, rows: int) -> None:
-        """Rows were drawn."""
-        if not self._has_drawn:
-            self._has_drawn = True
-            self._num_inserted = 0
-        self._num_drawn += rows
+    def _balance(self) -> float:
+        return self.num_inserted * self.samples_per_insert - self.num_drawn
 
     def may_draw(self, batch_size: int, num_live: int) -> bool:
-        """Whether a batch may leave now."""
-        if not self._has_drawn:
-            return num_live >= max(self._min_live, 1)
-        return num_live > 0 and self.ahead - batch_size >= -self._band
+        """Whether a batch is due.
+
+        Args:
+            batch_size: of the batch.
+            num_live: live rows of the table; those restored from an earlier process count towards `min_live`.
+        """
+        return num_live > 0 and self._is_filled(num_live) and self._balance - batch_size >= -self.error_band
+
+    def note_inserted(self, num_rows: int) -> None:
+        """Counts live rows that were stored."""
+        if self.num_drawn:
+            self.num_inserted += num_rows
+        else:
+            self._num_before += num_rows
+
+    def note_drawn(self, num_rows: int) -> None:
+        """Counts rows that were drawn."""
+        self.num_drawn += num_rows
+
+    def rows_allowed(self) -> int:
+        """Live rows that may arrive until no more credit is given; 0: none is given now."""
+        if self.num_drawn:
+            return max(0, math.floor((self.error_band / 2 - self._balance) / self.samples_per_insert) + 1)
+        return max(0, math.floor(self.min_live + self._half_band_rows) + 1 - self._num_before)
 
     def credit_share(self, num_actors: int, largest_insert: int) -> int:
-        """Live rows that each actor may have under way from now on; 0: no new credit.
+        """Live rows beyond what was stored of its messages that one of the actors may have sent; 0: nothing new now.
 
-        Never less than one largest insert, even where half the band has no room for one of each actor.
+        Args:
+            num_actors: that share half the band.
+            largest_insert: live rows of an actor's largest message; a share is never less, as it could never be sent.
         """
-        if self.ahead > self._band / 2:
+        if self.rows_allowed() == 0:
             return 0
-        return max(largest_insert, int(self._band / 2 / self._ratio / num_actors))
+        return max(largest_insert, math.floor(self._half_band_rows / num_actors))
+
+    def has_room_for(self, num_actors: int, largest_insert: int) -> bool:
+        """Whether one largest insert of each actor fits into half the band; if not, the band may be exceeded."""
+        return num_actors * largest_insert <= self._half_band_rows
+
+    def retune(self, samples_per_insert: float, error_band: float) -> None:
+        """Holds another ratio from now on; the counts start anew, as those of the old ratio say nothing about it."""
+        fresh = RatioLimiter(samples_per_insert, error_band, self.min_live)
+        self.samples_per_insert, self.error_band = fresh.samples_per_insert, fresh.error_band
+        self._num_before += self.num_inserted
+        self.num_inserted = self.num_drawn = 0
 
     def waiting(self, num_live: int) -> str:
-        """Who waits for whom."""
-        if not self._has_drawn and num_live < self._min_live:
-            return f"replay {num_live}/{self._min_live} rows"
-        if self.ahead < 0:
-            return "the learner waits for the actors: samples per insert at its upper bound"
-        return "the actors wait for the learner: samples per insert at its lower bound"
+        """Who waits for whom, in words, when somebody does."""
+        if not self._is_filled(num_live):
+            return f"replay {max(num_live, self._num_before)}/{self.min_live} rows"
+        if self.num_drawn == 0:
+            return f"actors wait for the learner: {num_live} rows are here, and none was drawn yet"
+        counts = (
+            f"{self.num_drawn} rows drawn for {self.num_inserted} inserted, "
+            f"{abs(self._balance):.0f} {'behind' if self._balance > 0 else 'ahead of'} {self.samples_per_insert:g} each"
+        )
+        return f"{'actors wait for the learner' if self._balance > 0 else 'learner waits for actors'}: {counts}"
+
+    def _is_filled(self, num_live: int) -> bool:
+        return max(num_live, self._num_before) >= self.min_live
+
+    @property
+    def _half_band_rows(self) -> float:
+        return self.error_band / 2 / self.samples_per_insert

@@ -4,42 +4,48 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from parl_mq.fragments import FragmentBatch
-from parl_mq.replay._rows import Part, Rows
+from parl_mq.replay._rows import Incoming, Part, Rows
 from parl_mq.replay._sum_tree import SumTree
 from parl_mq.replay.keys import Keys, Positions
 from parl_mq.replay.mapping import Segment
+from parl_mq.replay.refusals import TableEmpty
 
 Values = npt.NDArray[np.float64]
+Columns = tuple[npt.NDArray[Any], ...]
 
 MAX_TRIES_BESIDE_INSERTS: Final = 3
 """Gathers of a torn row without the lock; the next one holds it, and no row can be evicted meanwhile."""
 
 
-@dataclass(frozen=True, slots=True)
-class Insertion:
-    """Checked fragments on their way into a ring.
+class Targets(NamedTuple):
+    """The arrays that a draw fills: columns in the order of `draw_columns`, keys and probabilities."""
+
+    columns: Columns
+    keys: Keys
+    probabilities: Values
+
+
+class Leaves(NamedTuple):
+    """Leaves of rows that come in.
 
     Attributes:
-        fragments: the batch.
-        columns: its columns in the spec's order.
-        spans: [R] uint8 steps folded into each row; None: 1.
-        num_live: live rows of all fragments.
-        values: [num_live] leaves.
-        max_magnitude: the largest magnitude among them, for the running maximum.
+        values: one for each live row; None: `default` for all.
+        default: see there.
+        max_magnitude: the largest magnitude among them that somebody gave, for the running maximum.
     """
 
-    fragments: FragmentBatch
-    columns: tuple[npt.NDArray[Any], ...]
-    spans: npt.NDArray[np.uint8] | None
-    num_live: int
-    values: Values
+    values: Values | None
+    default: float
     max_magnitude: float
+
+    def of(self, chosen: slice) -> Leaves:
+        """Those of some of the rows."""
+        return self if self.values is None else self._replace(values=self.values[chosen])
 
 
 @dataclass(slots=True)
@@ -74,6 +80,7 @@ class Ring:
         self.tree = tree
         self.capacity = capacity
         self.prefix = prefix
+        self._prefix = np.uint64(prefix)
         self.counts = RingCounts()
         self._segment = segment
         self._rng = rng
@@ -94,38 +101,41 @@ class Ring:
         del self.rows, self.tree
         self._segment.close(remove=remove)
 
-    def insert(self, insertion: Insertion) -> Keys:
+    def insert(self, incoming: Incoming, leaves: Leaves) -> Keys:
         """Stores fragments, and waits for other inserts into this ring while they last.
 
         A batch larger than the ring is stored in parts, each of which evicts the one before.
 
+        Args:
+            incoming: fragments that this ring's rows have checked.
+            leaves: what their live rows get.
+
         Returns:
             Keys of the live rows, in order.
         """
-        fragments = insertion.fragments
-        positions = np.empty(insertion.num_live, np.int64)
+        positions = np.empty(incoming.num_live, np.int64)
         first = row = live = 0
         with self.writer:
             self._bury_unfinished()
-            while first < fragments.num_fragments:
-                part = self.rows.plan(fragments, first, self.capacity)
-                self._store(insertion, part, row, live, positions[live : live + part.num_live])
+            while first < incoming.num_fragments:
+                part = self.rows.plan(incoming, first, self.capacity)
+                chosen = slice(live, live + part.num_live)
+                self._store(incoming, part, row, leaves.of(chosen), positions[chosen])
                 first, row, live = part.stop, row + part.num_rows, live + part.num_live
         keys = positions.view(np.uint64)
-        keys += np.uint64(self.prefix)
+        keys += self._prefix
         return keys
 
-    def _store(self, insertion: Insertion, part: Part, row: int, live: int, positions: Positions) -> None:
+    def _store(self, incoming: Incoming, part: Part, row: int, leaves: Leaves, positions: Positions) -> None:
         rows = self.rows
         rows.reserve(part.end)
         with self.lock:
             self._make_room(part)
-        leaves = np.empty(part.num_rows)
-        values = insertion.values[live : live + part.num_live]
-        rows.scatter(insertion.fragments, insertion.columns, insertion.spans, part, row, values, leaves, positions)
+        row_of_leaves = np.empty(part.num_rows)
+        rows.scatter(incoming, part, row, leaves.values, leaves.default, row_of_leaves, positions)
         with self.lock:
-            self._write_leaves(part, leaves)
-            self._commit(part, insertion.max_magnitude)
+            self._write_leaves(part, row_of_leaves)
+            self._commit(part, leaves.max_magnitude)
 
     def _make_room(self, part: Part) -> None:
         tail, num_live = self.rows.tail_after(part.end, self.capacity - part.num_live)
@@ -171,42 +181,43 @@ class Ring:
             self.rows.bury(committed, reserved)
             self.rows.commit(reserved, num_live)
 
-    def draw(
-        self,
-        positions: Positions,
-        probabilities: Values,
-        targets: tuple[npt.NDArray[Any], ...],
-        first: int,
-    ) -> float | None:
-        """Draws rows and copies their windows out.
+    def draw(self, targets: Targets, start: int, stop: int, chance: float) -> float | None:
+        """Draws rows and copies their windows into the rows [start, stop) of the targets.
 
         Args:
-            positions: [B], filled with the rows' positions.
-            probabilities: [B], filled with p_i / total of this ring.
-            targets: where the columns go.
-            first: row of the targets that the first window goes to.
+            targets: the batch.
+            start: see above.
+            stop: see above.
+            chance: of this ring among those of its table: probabilities become chance x p_i / total.
 
         Returns:
             The total at the draw, or None where no row is live: nothing was drawn then. A total of 0 stands for a
             uniform draw.
         """
+        positions = targets.keys[start:stop].view(np.int64)
+        probabilities = targets.probabilities[start:stop]
         with self.lock:
             total = self._choose(positions, probabilities)
             if total is None:
                 return None
-            self.counts.drawn += len(positions)
-        torn = self.rows.gather(positions, targets, first)
+            self.counts.drawn += stop - start
+        torn = self.rows.gather(positions, targets.columns, start)
         if torn is not None:
-            self._draw_again(torn, positions, probabilities, targets, first)
+            self._draw_again(torn, positions, probabilities, targets.columns, start)
+        keys = positions.view(np.uint64)
+        keys += self._prefix
+        if chance != 1.0:
+            probabilities *= chance
         return total
 
     def _choose(self, positions: Positions, probabilities: Values) -> float | None:
+        """Fills in positions and p_i / total; the caller holds the lock."""
         total = self.tree.total
         if total > 0.0:
             self._rng.random(out=probabilities)
             self.tree.draw(probabilities, positions, probabilities)
             self.rows.locate(positions)
-            np.divide(probabilities, total, out=probabilities)
+            probabilities /= total
         elif self.rows.num_live > 0:
             self._choose_uniformly(positions)
             probabilities[:] = 1.0 / self.rows.num_live
@@ -224,33 +235,27 @@ class Ring:
             num_chosen += len(live)
 
     def _draw_again(
-        self,
-        torn: list[int],
-        positions: Positions,
-        probabilities: Values,
-        targets: tuple[npt.NDArray[Any], ...],
-        first: int,
+        self, torn: list[int], positions: Positions, probabilities: Values, columns: Columns, start: int
     ) -> None:
         self.counts.torn += len(torn)
         for i in torn:
             one, chance = positions[i : i + 1], probabilities[i : i + 1]
             for _ in range(MAX_TRIES_BESIDE_INSERTS):
-                if self._draw_one(one, chance) and self.rows.gather(one, targets, first + i) is None:
+                if self._choose_one(one, chance) and self.rows.gather(one, columns, start + i) is None:
                     break
             else:
-                self._draw_one_alone(one, chance, targets, first + i)
+                self._draw_alone(one, chance, columns, start + i)
 
-    def _draw_one(self, position: Positions, probability: Values) -> bool:
+    def _choose_one(self, position: Positions, probability: Values) -> bool:
         with self.lock:
             return self._choose(position, probability) is not None
 
-    def _draw_one_alone(
-        self, position: Positions, probability: Values, targets: tuple[npt.NDArray[Any], ...], row: int
-    ) -> None:
-        """Draws with inserts held back, as they may have evicted all rows and not committed their own yet."""
+    def _draw_alone(self, position: Positions, probability: Values, columns: Columns, row: int) -> None:
+        """Draws with inserts held back: one under way may have evicted all rows, and not committed its own yet."""
         with self.writer, self.lock:
-            self._choose(position, probability)
-            self.rows.gather(position, targets, row)
+            if self._choose(position, probability) is None:
+                raise TableEmpty("an insert was interrupted after it had evicted the last rows")
+            self.rows.gather(position, columns, row)
 
     def find(self, keys: Keys) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Slots of the keys that are still valid, and their indices; the caller holds the lock.

@@ -15,15 +15,15 @@ import numpy as np
 import numpy.typing as npt
 
 from parl_mq.fragments import FragmentBatch
-from parl_mq.replay._rows import Rows
+from parl_mq.replay._rows import Incoming, Rows
 from parl_mq.replay._sum_tree import LARGEST_VALUE, SumTree
 from parl_mq.replay.draws import KEYS, PROBABILITIES, Draw, draw_columns
 from parl_mq.replay.keys import POSITION_BITS, Keys, key_prefix, shards_of
 from parl_mq.replay.layout import RowLayout
 from parl_mq.replay.mapping import Segment
 from parl_mq.replay.memory import check_memory
-from parl_mq.replay.refusals import FragmentsRefused, KeysRefused, PrioritiesRefused, TableEmpty
-from parl_mq.replay.ring import Insertion, Ring
+from parl_mq.replay.refusals import KeysRefused, PrioritiesRefused, TableEmpty
+from parl_mq.replay.ring import Leaves, Ring, Targets
 from parl_mq.replay.settings import FRAGMENTS_PER_SEGMENT
 from parl_mq.replay.settings import TableSettings as TableSettings
 from parl_mq.spec import Column, TableSpec
@@ -96,12 +96,11 @@ class Table:
         self.spec = spec
         self.ring_id = secrets.token_hex(8)
         self._need = settings.memory_need(spec)
-        self._names = [column.name for column in self.draw_columns(1)]
-        if len(set(self._names)) != len(self._names):
-            raise ValueError(f"the spec's columns and a draw's own have names in common: {self._names}")
+        names = [column.name for column in self.draw_columns(1)]
+        if len(set(names)) != len(names):
+            raise ValueError(f"an extra column has the name of one of a draw's own: {names}")
+        self._newest_batch: tuple[int, list[tuple[str, tuple[int, ...], np.dtype[Any]]]] = (0, [])
         check_memory(self._need, directory)
-        self._names_given = {column.name for column in spec.columns}
-        self._dtypes = [np.dtype(column.dtype) for column in spec.columns]
         self._rng = rng
         self._turns = count()
         self._num_refused = 0
@@ -109,6 +108,9 @@ class Table:
         segments = [self._segment(shard, directory) for shard in range(settings.num_shards)]
         self.is_replacement = any(segment.is_replacement for segment in segments)
         self._rings = [self._ring(*item) for item in zip(count(), segments, rng.spawn(len(segments)), strict=False)]
+        self._most_rows = min(ring.rows.num_rows for ring in self._rings) // FRAGMENTS_PER_SEGMENT
+        self._most_live = min(ring.capacity for ring in self._rings)
+        self._newest_maximum = (-1.0, 0.0)
         if self.is_replacement:
             log.warning("table %s: an old ring in %s was replaced by an empty one", settings.name, directory)
 
@@ -153,12 +155,15 @@ class Table:
     @property
     def max_magnitude(self) -> float:
         """What a row without a magnitude of its own gets."""
-        return max(FIRST_MAGNITUDE, *(ring.max_magnitude for ring in self._rings))
+        return max([FIRST_MAGNITUDE, *[ring.max_magnitude for ring in self._rings]])
 
     @property
     def max_priority(self) -> float:
         """The same as a priority, (magnitude + eps)^alpha."""
-        return float(self._priorities(np.array([self.max_magnitude]))[0])
+        magnitude = self.max_magnitude
+        if magnitude != self._newest_maximum[0]:
+            self._newest_maximum = magnitude, float(self._priorities(np.array([magnitude]))[0])
+        return self._newest_maximum[1]
 
     @property
     def counts(self) -> TableCounts:
@@ -189,58 +194,39 @@ class Table:
             FragmentsRefused: a column, a length or a flag does not fit. Nothing was stored.
             PrioritiesRefused: a magnitude is NaN, infinite or negative, or their number is wrong. Nothing was stored.
         """
-        ring = self._rings[next(self._turns) % len(self._rings)]
-        columns, num_rows = self._check_columns(fragments, spans)
-        most_rows = ring.rows.num_rows // FRAGMENTS_PER_SEGMENT
-        num_live = ring.rows.check(fragments, num_rows, most_rows, ring.capacity)
+        incoming = self.take(fragments, spans)
         if fragments.priorities is None:
-            max_magnitude = 0.0
-            values = np.full(num_live, self.max_priority)
-        else:
-            self._check_magnitudes(fragments.priorities, num_live)
-            max_magnitude = float(fragments.priorities.max())
-            values = self._priorities(fragments.priorities)
-        return ring.insert(Insertion(fragments, columns, spans, num_live, values, max_magnitude))
+            return self.store(incoming)
+        self._check_magnitudes(fragments.priorities, incoming.num_live)
+        return self.store(incoming, fragments.priorities)
 
-    def _check_columns(
-        self, fragments: FragmentBatch, spans: npt.NDArray[np.uint8] | None
-    ) -> tuple[tuple[npt.NDArray[Any], ...], int]:
-        """The columns in order, and their number of rows."""
-        given = fragments.columns
-        if given.keys() != self._names_given:
-            raise FragmentsRefused(f"the columns are {sorted(given)}, not {sorted(self._names_given)}")
-        columns = tuple(given[column.name] for column in self.spec.columns)
-        num_rows = len(columns[0])
-        for column, dtype, array in zip(self.spec.columns, self._dtypes, columns, strict=True):
-            if array.dtype != dtype or array.shape[1:] != column.shape or len(array) != num_rows:
-                raise FragmentsRefused(
-                    f"column {column.name!r} is {array.dtype} {array.shape}: it must be {column.dtype} "
-                    f"{(num_rows, *column.shape)}"
-                )
-            if not array.flags.c_contiguous:
-                raise FragmentsRefused(f"column {column.name!r} is not contiguous in memory")
-        self._check_lengths(fragments)
-        if spans is not None and (spans.dtype != np.uint8 or spans.shape != (num_rows,) or not spans.all()):
-            raise FragmentsRefused(f"spans must be uint8 {(num_rows,)}, each at least 1")
-        return columns, num_rows
+    def take(self, fragments: FragmentBatch, spans: npt.NDArray[np.uint8] | None = None) -> Incoming:
+        """Checks fragments for `store`; the first half of `insert`, for callers that use the same arrays again.
 
-    def _check_lengths(self, fragments: FragmentBatch) -> None:
-        num_fragments = len(fragments.lengths)
-        if num_fragments == 0:
-            raise FragmentsRefused("there are no fragments")
-        for name, dtype in _LENGTHS.items():
-            array = getattr(fragments, name)
-            if array.dtype != dtype or array.shape != (num_fragments,) or not array.flags.c_contiguous:
-                raise FragmentsRefused(f"{name} is {array.dtype} {array.shape}: it must be {dtype} {(num_fragments,)}")
+        Raises:
+            FragmentsRefused: as `insert`.
+        """
+        return self._rings[-1].rows.take(fragments, spans, self._most_rows, self._most_live)
+
+    def store(self, incoming: Incoming, magnitudes: Magnitudes | None = None) -> Keys:
+        """Stores what `take` has checked, with what its arrays hold now; the other half of `insert`.
+
+        Args:
+            incoming: from this table's `take`. No step but a fragment's last may have been made to end an episode.
+            magnitudes: of its live rows, checked; None: the running maximum.
+        """
+        ring = self._rings[next(self._turns) % len(self._rings)]
+        if magnitudes is None:
+            return ring.insert(incoming, Leaves(None, self.max_priority, 0.0))
+        return ring.insert(incoming, Leaves(self._priorities(magnitudes), 0.0, float(magnitudes.max())))
 
     def _check_magnitudes(self, magnitudes: Magnitudes, num_expected: int) -> None:
         if magnitudes.dtype != np.float64 or magnitudes.shape != (num_expected,):
             raise PrioritiesRefused(
                 f"magnitudes are {magnitudes.dtype} {magnitudes.shape}: they must be float64 {(num_expected,)}"
             )
-        is_good = (magnitudes >= 0.0) & (magnitudes < np.inf)
-        if not is_good.all():
-            bad = np.flatnonzero(~is_good)
+        if num_expected and not (magnitudes.min() >= 0.0 and magnitudes.max() < np.inf):
+            bad = np.flatnonzero(~((magnitudes >= 0.0) & (magnitudes < np.inf)))
             self._num_refused += len(bad)
             raise PrioritiesRefused(
                 f"magnitude {magnitudes[bad[0]]} at index {bad[0]} is not finite and >= 0; none of the {num_expected} "
@@ -276,28 +262,35 @@ class Table:
         """
         if batch_size < 1:
             raise ValueError(f"batch_size is {batch_size}: it must be at least 1")
-        columns = self.draw_columns(batch_size)
+        wanted = self._arrays_of(batch_size)
         if out is None:
-            arrays = {column.name: np.empty(column.shape, column.dtype) for column in columns}
+            arrays = {name: np.empty(shape, dtype) for name, shape, dtype in wanted}
         else:
-            arrays = {column.name: _fitting(out, column) for column in columns}
+            arrays = {name: _fitting(out, name, shape, dtype) for name, shape, dtype in wanted}
         total = self._fill(arrays, batch_size)
         keys, probabilities = arrays.pop(KEYS), arrays.pop(PROBABILITIES)
         return Draw(arrays, keys, probabilities, self.num_live, total)
 
+    def _arrays_of(self, batch_size: int) -> list[tuple[str, tuple[int, ...], np.dtype[Any]]]:
+        if batch_size != self._newest_batch[0]:
+            columns = self.draw_columns(batch_size)
+            self._newest_batch = (
+                batch_size,
+                [(column.name, column.shape, np.dtype(column.dtype)) for column in columns],
+            )
+        return self._newest_batch[1]
+
     def _fill(self, arrays: dict[str, npt.NDArray[Any]], batch_size: int) -> float:
-        *targets, keys, probabilities = arrays.values()
-        positions = keys.view(np.int64)
+        *columns, keys, probabilities = arrays.values()
+        targets = Targets(tuple(columns), keys, probabilities)
         num_drawn = 0
         total = 0.0
         while num_drawn < batch_size:
             before = num_drawn
-            total, plan = self._split(batch_size - num_drawn)
-            for ring, size, share in plan:
-                part = slice(num_drawn, num_drawn + size)
-                if ring.draw(positions[part], probabilities[part], tuple(targets), num_drawn) is not None:
-                    keys[part] += np.uint64(ring.prefix)
-                    probabilities[part] *= share
+            for ring, size, chance in self._split(batch_size - num_drawn):
+                ring_total = ring.draw(targets, num_drawn, num_drawn + size, chance)
+                if ring_total is not None:
+                    total = max(total, ring_total / chance)
                     num_drawn += size
             if num_drawn == before:
                 self._wait_for_rows()
@@ -306,18 +299,18 @@ class Table:
             log.warning("table %s: all priorities are 0; rows are drawn uniformly", self.settings.name)
         return total
 
-    def _split(self, size: int) -> tuple[float, list[tuple[Ring, int, float]]]:
-        """The total, and (ring, rows, chance of the ring) of the rings that take part in a draw."""
+    def _split(self, size: int) -> list[tuple[Ring, int, float]]:
+        """(ring, rows, chance of the ring) of the rings that take part in a draw."""
         if len(self._rings) == 1:
-            return self._rings[0].total(), [(self._rings[0], size, 1.0)]
-        totals = np.array([ring.total() for ring in self._rings])
-        total = float(totals.sum())
-        weights = totals if total > 0.0 else np.array([float(ring.rows.num_live) for ring in self._rings])
+            return [(self._rings[0], size, 1.0)]
+        weights = np.array([ring.total() for ring in self._rings])
         if not weights.any():
-            return 0.0, []
+            weights = np.array([float(ring.rows.num_live) for ring in self._rings])
+        if not weights.any():
+            return []
         chances = weights / weights.sum()
         sizes = self._rng.multinomial(size, chances)
-        return total, [(self._rings[s], int(sizes[s]), float(chances[s])) for s in np.flatnonzero(sizes)]
+        return [(self._rings[s], int(sizes[s]), float(chances[s])) for s in np.flatnonzero(sizes)]
 
     def _wait_for_rows(self) -> None:
         """Waits for inserts under way, which may have evicted the last live rows already.
@@ -345,48 +338,52 @@ class Table:
         if keys.dtype != np.uint64 or keys.ndim != 1:
             raise KeysRefused(f"keys are {keys.dtype} {keys.shape}: they must be uint64 [U]")
         self._check_magnitudes(magnitudes, len(keys))
-        priorities = self._priorities(magnitudes)
+        parts = self._by_ring(np.ascontiguousarray(keys), magnitudes, self._priorities(magnitudes))
         with ExitStack() as locks:
-            num_applied = 0
-            found = []
-            for ring, chosen in self._by_ring(np.ascontiguousarray(keys)):
-                locks.enter_context(ring.lock)
-                slots, indices = ring.find(np.ascontiguousarray(keys[chosen]))
-                found.append((ring, slots, indices, chosen))
-            for ring, slots, indices, chosen in found:
-                fresh = magnitudes[chosen][indices]
-                num_stale = len(magnitudes[chosen]) - len(slots)
-                ring.set_leaves(slots, priorities[chosen][indices], num_stale, float(fresh.max(initial=0.0)))
-                num_applied += len(slots)
+            for part in parts:
+                locks.enter_context(part.ring.lock)
+            found = [part.ring.find(part.keys) for part in parts]
+            num_applied = sum(part.apply(*slots) for part, slots in zip(parts, found, strict=True))
         return UpdateCounts(num_applied, len(keys) - num_applied)
 
-    def _by_ring(self, keys: Keys) -> list[tuple[Ring, Any]]:
-        """Rings in order, each with what selects its keys."""
+    def _by_ring(self, keys: Keys, magnitudes: Magnitudes, priorities: Magnitudes) -> list[_Update]:
+        """The updates of each ring, in the order of the rings; that of the locks, therefore."""
         if len(self._rings) == 1:
-            return [(self._rings[0], slice(None))]
+            return [_Update(self._rings[0], keys, magnitudes, priorities)]
         shards = shards_of(keys)
         by_shard = {ring.prefix >> POSITION_BITS: ring for ring in self._rings}
         present = [int(shard) for shard in np.unique(shards)]
         if foreign := [shard for shard in present if shard not in by_shard]:
             index = int(np.flatnonzero(shards == foreign[0])[0])
             raise KeysRefused(f"keys[{index}] is {keys[index]}: it is not of table {self.settings.name}")
-        return [(by_shard[shard], np.flatnonzero(shards == shard)) for shard in present]
+        masks = [(by_shard[shard], shards == shard) for shard in present]
+        return [_Update(ring, keys[mask], magnitudes[mask], priorities[mask]) for ring, mask in masks]
 
 
-_LENGTHS: Final = {
-    "lengths": np.dtype(np.int32),
-    "num_context": np.dtype(np.int32),
-    "num_overlap": np.dtype(np.int32),
-    "starts_episode": np.dtype(np.bool_),
-}
+class _Update(NamedTuple):
+    """New priorities of one ring's rows, [U] each."""
+
+    ring: Ring
+    keys: Keys
+    magnitudes: Magnitudes
+    priorities: Magnitudes
+
+    def apply(self, slots: npt.NDArray[np.int64], indices: npt.NDArray[np.int64]) -> int:
+        """Writes what is still valid, under the ring's lock; returns how many that were."""
+        num_stale = len(self.keys) - len(slots)
+        magnitudes, priorities = self.magnitudes, self.priorities
+        if num_stale:
+            magnitudes, priorities = magnitudes[indices], priorities[indices]
+        self.ring.set_leaves(slots, priorities, num_stale, float(magnitudes.max(initial=0.0)))
+        return len(slots)
 
 
-def _fitting(out: Mapping[str, npt.NDArray[Any]], column: Column) -> npt.NDArray[Any]:
-    array = out.get(column.name)
+def _fitting(
+    out: Mapping[str, npt.NDArray[Any]], name: str, shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> npt.NDArray[Any]:
+    array = out.get(name)
     if array is None:
-        raise ValueError(f"out has no array {column.name!r}")
-    if array.dtype != column.dtype or array.shape != column.shape or not array.flags.c_contiguous:
-        raise ValueError(
-            f"out[{column.name!r}] is {array.dtype} {array.shape}: it must be {column.dtype} {column.shape}, contiguous"
-        )
+        raise ValueError(f"out has no array {name!r}")
+    if array.dtype != dtype or array.shape != shape:
+        raise ValueError(f"out[{name!r}] is {array.dtype} {array.shape}: it must be {dtype} {shape}")
     return array
