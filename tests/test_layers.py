@@ -33,7 +33,7 @@ FACES: Final = {"", "__main__"}
 """The package itself, whose names load on first use, and `python -m`."""
 
 HOMES: Final = {
-    "torch": {"model", "algorithms", "learn", "services.evaluator", "services.learner", "services.zygote", "bench"},
+    "torch": {"model", "algorithms", "learn", "services.evaluator", "services.learner", "nodes.zygote", "bench"},
     "zmq": {"net"},
     "msgpack": {"wire"},
     "gymnasium": {"rollout", "adapters", "bench", "spec"},
