@@ -50,7 +50,7 @@ def train(
     from parl_mq.observe.summary import print_summary
 
     with progress_view(config, sys.stderr, time.monotonic) as view:
-        result = api.train(config, run_dir=run_dir, on_progress=view)
+        result = api.train(config, run_dir=run_dir, on_progress=view, started_at=_process_started_at())
     print_summary(result.summary, sys.stderr)
     if as_json:
         print(json.dumps(result.summary, allow_nan=False))
@@ -63,3 +63,14 @@ def _flag_setting(flag: str, key: str, value: Any) -> Any:
 
     shown = flag if value is True else f"{flag} {value}"
     return Setting(tuple(key.split(".")), value, Origin("flag", shown))
+
+
+def _process_started_at() -> float:
+    """Monotonic time at which this process was started, s: the interpreter's own start counts too."""
+    import os
+    import time
+
+    with open("/proc/self/stat") as stat:
+        ticks = int(stat.read().rpartition(")")[2].split()[19])
+    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    return time.monotonic() - age_s

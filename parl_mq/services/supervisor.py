@@ -12,19 +12,21 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from parl_mq.config.models import RunConfig
-from parl_mq.errors import EXIT_INTERNAL, EXIT_OK, NodeFailed
+from parl_mq.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_OK, NodeFailed
 from parl_mq.net.zmq_channel import Network
 from parl_mq.services.hub_link import HubLink
 from parl_mq.services.run_directory import RunDirectory
 from parl_mq.services.runtime import StopSignal
+from parl_mq.services.zygote import ForkedProcess, Zygote
 from parl_mq.spec import TableSpec
 from parl_mq.wire.messages import Role, RunProgress, SpecOffer, StopRequest
 
 END_DEADLINE_S: Final = 8.5
 """A run that was asked to end has this long; then what is left is killed. Ctrl-C promises 10 s."""
+ZYGOTE_MODULE: Final = "parl_mq.nodes.zygote"
 TERMINATE_S: Final = 3.0
 """Without a hub the nodes are asked to end by a signal, and killed after this time."""
 LOG_TAIL_LINES: Final = 12
@@ -38,7 +40,7 @@ class Child:
 
     name: str
     role: Role
-    process: asyncio.subprocess.Process
+    process: asyncio.subprocess.Process | ForkedProcess
     log: Path
 
     @property
@@ -76,6 +78,8 @@ class Supervisor:
         self._on_progress = on_progress
         self._children: list[Child] = []
         self._failure: NodeFailed | None = None
+        self._first_failed: asyncio.Future[Child] = asyncio.get_running_loop().create_future()
+        self._zygote: Zygote | None = None
         self._lifeline, self._lifeline_writer = os.pipe()
         self._runtime = Path(tempfile.mkdtemp(prefix="parl-mq-", dir=_runtime_root(config)))
 
@@ -87,13 +91,15 @@ class Supervisor:
         """
         network = Network()
         try:
-            await self._start("hub", "hub", self._hub_arguments())
-            channel = network.connect(self._hub_endpoint)
-            link = HubLink(channel, role="supervisor", name="supervisor", stop=StopSignal())
+            self._zygote = await self._start_zygote()  # first: it takes longest
+            hub = await self._start("hub", "hub", self._hub_arguments())
+            link = HubLink(network.connect(self._hub_endpoint), role="supervisor", name="supervisor", stop=StopSignal())
             link.on_progress = self._on_progress
-            await self._watch(link)
+            await self._see_through(link, hub)
         finally:
             await self._kill_all()
+            if self._zygote is not None:
+                await self._zygote.close()
             network.close()
             os.close(self._lifeline_writer)
             os.close(self._lifeline)
@@ -101,21 +107,37 @@ class Supervisor:
         if self._failure is not None:
             raise self._failure
 
-    async def _watch(self, link: HubLink) -> None:
-        talk = asyncio.ensure_future(self._talk(link))
+    async def _see_through(self, link: HubLink, hub: Child) -> None:
+        """Starts the other nodes, and returns when the run has come to its end or must be brought to it."""
+        talking, starting = asyncio.ensure_future(self._talk(link)), asyncio.ensure_future(self._start_nodes())
+        stopping, hub_ends = asyncio.ensure_future(self._stop.wait()), asyncio.ensure_future(hub.process.wait())
+        tasks: list[asyncio.Future[Any]] = [talking, starting, stopping, hub_ends]
         try:
-            await self._start_nodes()
-            ending = asyncio.ensure_future(self._stop.wait())
-            first_failure = asyncio.ensure_future(self._first_failure())
-            hub_end = asyncio.ensure_future(self._children[0].process.wait())
-            watched = {ending, first_failure, hub_end, talk}
-            await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
-            await self._end(link, hub_end, first_failure)
-            for task in watched:
-                task.cancel()
-            await asyncio.gather(*watched, return_exceptions=True)
+            events: list[asyncio.Future[Any]] = [talking, stopping, hub_ends, self._first_failed]
+            await asyncio.wait(events, return_when=asyncio.FIRST_COMPLETED)
+            starting.cancel()
+            if self._first_failed.done():
+                failure = self._note_failure(self._first_failed.result())
+                link.send(StopRequest(reason=str(failure)[:1500], interrupted=True, error_code=failure.code))
+            elif self._stop.is_set():
+                link.send(StopRequest(reason=self._stop.reason, interrupted=True))
+            await asyncio.wait({hub_ends}, timeout=END_DEADLINE_S)
+            if hub_ends.done() and hub_ends.result() not in (EXIT_OK, EXIT_INTERRUPTED) and self._failure is None:
+                self._note_failure(hub)
+            await self._end_the_rest()
         finally:
-            talk.cancel()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _end_the_rest(self) -> None:
+        """The hub has ended: whoever has not heard of it gets a signal, and a while to follow it."""
+        for child in self._children:
+            _signal(child, signal.SIGTERM)
+        ends = [asyncio.ensure_future(child.process.wait()) for child in self._children]
+        await asyncio.wait(ends, timeout=TERMINATE_S)
+        for end in ends:
+            end.cancel()
 
     async def _talk(self, link: HubLink) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -130,42 +152,10 @@ class Supervisor:
             bind = f"ipc://{self._runtime}/replay-{index}"
             await self._start("replay", f"replay-{index}", [*self._node_arguments(), "--bind", bind])
         for index in range(config.learner.num_learners):
-            await self._start("learner", f"learner-{index}", self._node_arguments(self._directory_arguments()))
+            await self._fork("learner", f"learner-{index}")
         for index in range(config.actor.num_actors):
-            await self._start("actor", f"actor-{index}", self._node_arguments())
-        await self._start("evaluator", "evaluator-0", self._node_arguments())
-
-    async def _end(self, link: HubLink, hub_end: asyncio.Future[int], first_failure: asyncio.Future[Child]) -> None:
-        if first_failure.done():
-            failure = self._note_failure(first_failure.result())
-            link.send(StopRequest(reason=str(failure)[:1500], interrupted=True, error_code=failure.code))
-        elif self._stop.is_set():
-            link.send(StopRequest(reason=self._stop.reason, interrupted=True))
-        await asyncio.wait({hub_end}, timeout=END_DEADLINE_S)
-        if hub_end.done() and hub_end.result() not in (EXIT_OK, 130) and self._failure is None:
-            self._note_failure(self._children[0])
-        if all(not child.is_alive for child in self._children):
-            return
-        for child in self._children:
-            _signal(child, signal.SIGTERM)
-        await asyncio.wait(
-            [asyncio.ensure_future(child.process.wait()) for child in self._children],
-            timeout=TERMINATE_S if self._failure is not None or hub_end.done() else 0.5,
-        )
-
-    async def _first_failure(self) -> Child:
-        """The first node, the hub aside, that ends with another code than 0."""
-        nodes = {asyncio.ensure_future(child.process.wait()): child for child in self._children[1:]}
-        pending = set(nodes)
-        while pending:
-            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-            for ended in done:
-                if ended.result() != EXIT_OK:
-                    for task in pending:
-                        task.cancel()
-                    return nodes[ended]
-        await asyncio.Event().wait()  # all ended in order: the hub's end says the rest
-        raise AssertionError
+            await self._fork("actor", f"actor-{index}")
+        await self._fork("evaluator", "evaluator-0")
 
     def _note_failure(self, child: Child) -> NodeFailed:
         code = child.process.returncode
@@ -173,7 +163,7 @@ class Supervisor:
         self._failure = NodeFailed(child.end_in_words(), code if is_documented and code is not None else EXIT_INTERNAL)
         return self._failure
 
-    async def _start(self, role: Role, name: str, arguments: Sequence[str]) -> None:
+    async def _start(self, role: Role, name: str, arguments: Sequence[str]) -> Child:
         log = self._directory.logs / f"{name}.log"
         with log.open("wb") as stderr:
             process = await asyncio.create_subprocess_exec(
@@ -191,7 +181,41 @@ class Supervisor:
                 start_new_session=True,  # Ctrl-C reaches `train` alone, which stops the nodes in order
                 env=_child_environment(role),
             )
-        self._children.append(Child(name, role, process, log))
+        return self._watch(Child(name, role, process, log))
+
+    async def _start_zygote(self) -> Zygote:
+        log = self._directory.logs / "zygote.log"
+        zygote = await Zygote.start(ZYGOTE_MODULE, pass_fds=(self._lifeline,), log=log)
+        self._watch(Child("zygote", "supervisor", zygote.process, log))
+        return zygote
+
+    def _watch(self, child: Child) -> Child:
+        """The first child, the hub aside, that ends with another code than 0 is a failure of the run."""
+
+        def note_end(end: asyncio.Future[int]) -> None:
+            is_failure = not end.cancelled() and end.result() != EXIT_OK and child.role != "hub"
+            if is_failure and not self._first_failed.done():
+                self._first_failed.set_result(child)
+
+        self._children.append(child)
+        asyncio.ensure_future(child.process.wait()).add_done_callback(note_end)
+        return child
+
+    async def _fork(self, role: Role, name: str) -> None:
+        """Starts a node that needs torch."""
+        if self._zygote is None:
+            raise ConnectionError("there is no zygote")
+        request = {
+            "role": role,
+            "name": name,
+            "hub": self._hub_endpoint,
+            "node": self._config.node.model_dump(mode="json", exclude_defaults=True),
+            "lifeline_fd": self._lifeline,
+            "run_directory": str(self._directory.path),
+        }
+        log = self._directory.logs / f"{name}.log"
+        with contextlib.suppress(ConnectionError):  # its end is a failure that the watch reports
+            self._watch(Child(name, role, await self._zygote.fork(request, log), log))
 
     @property
     def _hub_endpoint(self) -> str:
@@ -208,13 +232,10 @@ class Supervisor:
             *self._lifeline_option,
         ]
 
-    def _node_arguments(self, extra: Sequence[str] = ()) -> list[str]:
+    def _node_arguments(self) -> list[str]:
         node = self._config.node.model_dump(mode="json", exclude_defaults=True)
         settings = [part for key, value in node.items() for part in ("--set", f"node.{key}={value}")]
-        return ["--hub", self._hub_endpoint, *self._lifeline_option, *settings, *extra]
-
-    def _directory_arguments(self) -> list[str]:
-        return ["--run-dir", str(self._directory.path)]
+        return ["--hub", self._hub_endpoint, *self._lifeline_option, *settings]
 
     @property
     def _lifeline_option(self) -> list[str]:

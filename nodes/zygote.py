@@ -1,0 +1,38 @@
+"""The process from which `train` forks learners, actors and evaluators: `python -m parl_mq.nodes.zygote FD`."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from parl_mq.nodes import actor, evaluator, learner
+
+from parl_mq.config.models import NodeConfig
+from parl_mq.services.runtime import NodeOptions
+from parl_mq.services.zygote import serve
+
+
+def run_node(request: dict[str, Any]) -> int:
+    """Runs the requested node in this process, which was forked for it; returns the exit code."""
+    random.seed()
+    np.random.seed()
+    torch.seed()
+    options = NodeOptions(
+        name=request["name"],
+        hub=request["hub"],
+        node=NodeConfig.model_validate(request["node"]),
+        lifeline_fd=request["lifeline_fd"],
+    )
+    if request["role"] == "learner":
+        return learner.main(options, Path(request["run_directory"]))
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # CUDA is asked for the first time after the fork, if ever
+    return {"actor": actor, "evaluator": evaluator}[request["role"]].main(options)
+
+
+if __name__ == "__main__":
+    serve(int(sys.argv[1]), run_node)

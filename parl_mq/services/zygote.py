@@ -1,0 +1,218 @@
+"""Forks the nodes that need torch from one small process that has imported it, so that it is imported once.
+
+The zygote is started by exec, so that the lifeline's write end exists in the supervisor alone. It has one thread and
+neither loop, zmq context nor CUDA. It dies with the supervisor, and its children with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from parl_mq.errors import EXIT_INTERNAL
+
+PR_SET_PDEATHSIG: Final = 1
+PR_SET_NAME: Final = 15
+CHILDREN_END_S: Final = 5.0
+"""Time that the children get to end by themselves after the supervisor has gone."""
+
+RunNode = Callable[[dict[str, Any]], int]
+
+
+@dataclass(slots=True)
+class ForkedProcess:
+    """A child of the zygote, as the supervisor sees it; the same face as an asyncio process.
+
+    Attributes:
+        returncode: None while it lives; negative: minus the signal's number.
+    """
+
+    pid: int
+    returncode: int | None = None
+    _ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def wait(self) -> int:
+        """Its return code, once it has ended."""
+        await self._ended.wait()
+        return EXIT_INTERNAL if self.returncode is None else self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Sends a signal, if it still lives."""
+        if self.returncode is None:
+            os.kill(self.pid, number)
+
+    def note_end(self, returncode: int) -> None:
+        """The zygote says how it ended."""
+        self.returncode = returncode
+        self._ended.set()
+
+
+class Zygote:
+    """The supervisor's end: asks for forks and hears how the children end.
+
+    Attributes:
+        process: the zygote itself.
+    """
+
+    def __init__(self, process: asyncio.subprocess.Process, control: socket.socket) -> None:
+        self.process = process
+        self._control = control
+        self._children: dict[int, ForkedProcess] = {}
+        self._answers: asyncio.Queue[int] = asyncio.Queue()
+        self._writer: asyncio.StreamWriter | None = None
+        self._reading: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def start(cls, module: str, *, pass_fds: Sequence[int], log: Path) -> Zygote:
+        """Starts `python -m module` with a control socket; it is ready when it answers the first `fork`."""
+        ours, theirs = socket.socketpair()
+        single = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+        with log.open("ab") as stderr, theirs:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                module,
+                str(theirs.fileno()),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=stderr,
+                stderr=stderr,
+                pass_fds=(*pass_fds, theirs.fileno()),
+                start_new_session=True,
+                env={**os.environ, **single},
+            )
+        zygote = cls(process, ours)
+        reader, zygote._writer = await asyncio.open_unix_connection(sock=ours)
+        zygote._reading = asyncio.ensure_future(zygote._read(reader))
+        return zygote
+
+    async def fork(self, request: dict[str, Any], log: Path) -> ForkedProcess:
+        """A new child that runs the node that `request` describes.
+
+        Raises:
+            ConnectionError: the zygote is gone.
+        """
+        if self._writer is None or self._reading is None:
+            raise ConnectionError("the zygote was not started")
+        self._writer.write(json.dumps({"request": request, "log": str(log)}).encode() + b"\n")
+        await self._writer.drain()
+        answer = asyncio.ensure_future(self._answers.get())
+        await asyncio.wait({answer, self._reading}, return_when=asyncio.FIRST_COMPLETED)
+        if not answer.done():
+            answer.cancel()
+            raise ConnectionError("the zygote is gone")
+        return self._children[answer.result()]
+
+    async def close(self) -> None:
+        """Lets the zygote end; its children must have ended before."""
+        if self._writer is not None:
+            self._writer.close()
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.gather(self._reading, return_exceptions=True)
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        while line := await reader.readline():
+            message = json.loads(line)
+            if "status" in message:
+                self._children[message["pid"]].note_end(os.waitstatus_to_exitcode(message["status"]))
+            else:
+                self._children[message["pid"]] = ForkedProcess(message["pid"])
+                self._answers.put_nowait(message["pid"])
+        for child in self._children.values():  # they die with it
+            if child.returncode is None:
+                child.note_end(-signal.SIGKILL)
+
+
+def serve(control_fd: int, run_node: RunNode) -> None:
+    """The zygote's own life: forks what is asked for, tells how children end, ends with the supervisor.
+
+    Args:
+        control_fd: the socket to the supervisor.
+        run_node: runs a requested node in the child and returns its exit code.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    gc.freeze()  # the collector would touch, and so copy, every page that the children share
+    control = socket.socket(fileno=control_fd)
+    children: dict[int, int] = {}
+    poll = select.poll()
+    poll.register(control, select.POLLIN)
+    pending = b""
+    while True:
+        for fd, _ in poll.poll():
+            if fd != control_fd:
+                poll.unregister(fd)
+                _report_end(control, fd, children.pop(fd))
+                continue
+            received = control.recv(65536)
+            if not received:
+                _wait_for_all(children)
+                return
+            *lines, pending = (pending + received).split(b"\n")
+            for line in lines:
+                pid = _fork(control, children, json.loads(line), run_node)
+                pidfd = os.pidfd_open(pid)
+                children[pidfd] = pid
+                poll.register(pidfd, select.POLLIN)
+                control.sendall(json.dumps({"pid": pid}).encode() + b"\n")
+
+
+def _fork(control: socket.socket, children: dict[int, int], asked: dict[str, Any], run_node: RunNode) -> int:
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    code = EXIT_INTERNAL
+    try:
+        for fd in children:
+            os.close(fd)
+        control.close()
+        _become_node(parent, asked["request"]["name"], asked["log"])
+        code = run_node(asked["request"])
+    except BaseException:  # here the process ends
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _become_node(parent: int, name: str, log: str) -> None:
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    libc = ctypes.CDLL(None)
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    libc.prctl(PR_SET_NAME, name.encode())
+    if os.getppid() != parent:
+        os._exit(EXIT_INTERNAL)  # the zygote died before the child could ask to die with it
+    fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(fd, 1)
+    os.dup2(fd, 2)
+    os.close(fd)
+
+
+def _report_end(control: socket.socket, pidfd: int, pid: int) -> None:
+    _, status = os.waitpid(pid, 0)
+    os.close(pidfd)
+    control.sendall(json.dumps({"pid": pid, "status": status}).encode() + b"\n")
+
+
+def _wait_for_all(children: dict[int, int]) -> None:
+    """The supervisor is gone: the children watch the lifeline themselves, and are killed if they do not end."""
+    deadline = time.monotonic() + CHILDREN_END_S
+    for pidfd, pid in children.items():
+        select.select([pidfd], [], [], max(0.0, deadline - time.monotonic()))
+        if os.waitpid(pid, os.WNOHANG) == (0, 0):
+            os.kill(pid, signal.SIGKILL)
