@@ -25,7 +25,7 @@ namespace parl {
 
 constexpr int kMaxRows = 34;        // 2^32 leaves in pairs: 33 rows
 constexpr int64_t kBlock = 256;     // draws that descend together: their lines of one level fit in the L1 cache
-constexpr int64_t kSweepShare = 4;  // a row with 1/4 of its nodes dirty is summed whole: streaming beats the list
+constexpr int64_t kSweepRatio = 4;  // a row up to 4 times as long as the list is summed whole: streaming is cheaper
 constexpr int64_t kAhead = 16;      // writes whose lines are asked for before they are needed
 constexpr int64_t kSumsAhead = 8;   // and sums, whose lines mostly lie in the L2 cache
 constexpr double kDirty = -1.0;     // stands in a parent that must be summed again; sums are never negative
@@ -355,9 +355,9 @@ inline void fill_leaves(Tree& tree, int64_t start, int64_t stop, double value) {
     mark_range(tree, start, stop);
 }
 
-// Sums the listed nodes of row r and leaves the list of their parents, each once, in their place: the list being
-// written never overtakes the list being read.
-template <int K>
+// Sums the listed nodes of row r. To go on by list, it leaves the list of their parents, each once, in their place: the
+// list being written never overtakes the list being read.
+template <int K, bool by_list>
 int64_t sum_listed(Tree& tree, int r, int64_t n) {
     const double* children = tree.rows[r - 1];
     double* row = tree.rows[r];
@@ -367,25 +367,28 @@ int64_t sum_listed(Tree& tree, int r, int64_t n) {
         const int64_t node = tree.dirty[i];
         __builtin_prefetch(children + (int64_t)tree.dirty[i + kSumsAhead] * K);
         row[node] = group_sum<K>(children + node * K);
-        const int64_t parent = node / K;
-        tree.dirty[num_above] = (uint32_t)parent;
-        num_above += above[parent] >= 0.0;
-        above[parent] = kDirty;
+        if constexpr (by_list) {
+            const int64_t parent = node / K;
+            tree.dirty[num_above] = (uint32_t)parent;
+            num_above += above[parent] >= 0.0;
+            above[parent] = kDirty;
+        }
     }
     return num_above;
 }
 
+// By list while rows are long, then whole rows; the root's row, of one node, at the latest.
 template <int K>
 void refresh_rows(Tree& tree) {
     int64_t n = tree.num_dirty;
     tree.num_dirty = 0;
-    for (int r = 1; n > 0; ++r) {
-        if (n * kSweepShare >= tree.counts[r]) {  // true at the root at the latest
-            for (; r <= tree.height; ++r) tree.sweep(tree.rows[r - 1], tree.rows[r], tree.counts[r]);
-            return;
-        }
-        n = sum_listed<K>(tree, r, n);
+    if (n == 0) return;
+    int r = 1;
+    if (tree.counts[1] > kSweepRatio * n) {
+        for (; tree.counts[r + 1] > kSweepRatio * n; ++r) n = sum_listed<K, true>(tree, r, n);
+        sum_listed<K, false>(tree, r++, n);
     }
+    for (; r <= tree.height; ++r) tree.sweep(tree.rows[r - 1], tree.rows[r], tree.counts[r]);
 }
 
 inline void refresh(Tree& tree) {
