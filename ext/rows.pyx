@@ -115,6 +115,7 @@ cdef struct Shape:
     int64_t num_others
     int64_t first_observation  # smallest offset of one
     double powers[256]  # gamma to the power of a span
+    uint64_t prefix  # of keys
 
 cdef struct Fragments:
     const int32_t *lengths
@@ -265,21 +266,23 @@ cdef void gather_rows(const Shape *shape, const Field *observations, const Field
 cdef class Part:
     cdef readonly int64_t first
     cdef readonly int64_t stop
+    cdef readonly int64_t row
+    cdef readonly int64_t live
     cdef readonly int64_t start
     cdef readonly int64_t end
     cdef readonly int64_t num_rows
     cdef readonly int64_t num_live
     cdef readonly int64_t before_wrap
-
-    def __cinit__(self, first, stop, start, end, num_rows, num_live, before_wrap):
-        self.first, self.stop, self.start, self.end = first, stop, start, end
-        self.num_rows, self.num_live, self.before_wrap = num_rows, num_live, before_wrap
+    cdef readonly int64_t old_tail
+    cdef readonly int64_t tail
+    cdef readonly int64_t num_evicted
 
 
 cdef void scatter_rows(const Shape *shape, const Fragments *given, const Field *columns, int64_t num_columns,
-                       const uint8_t **sources, Part part, int64_t row, const double *value, double default,
-                       double *leaf, int64_t *position) noexcept nogil:
+                       const uint8_t **sources, Part part, const double *value, double default,
+                       double *leaf, uint64_t *key) noexcept nogil:
     cdef int64_t at = part.start
+    cdef int64_t row = part.row
     cdef int64_t f
     cdef int64_t c
     cdef int64_t n
@@ -301,9 +304,9 @@ cdef void scatter_rows(const Shape *shape, const Fragments *given, const Field *
         memset(leaf, 0, n * sizeof(double))
         for i in range(given.lengths[f]):
             leaf[context + i] = value[i] if value != NULL else default
-            position[i] = at + context + i
+            key[i] = shape.prefix + <uint64_t>(at + context + i)
         value = value + given.lengths[f] if value != NULL else NULL
-        position += given.lengths[f]
+        key += given.lengths[f]
         leaf += n
         row += n
         at += n
@@ -380,7 +383,7 @@ cdef class Rows:
     cdef dict _expected  # name -> (dtype, shape of a row), in the spec's order
     cdef object _kept
 
-    def __cinit__(self, memory, counters, layout, *, int64_t frame_stack, int64_t n_step, double gamma):
+    def __cinit__(self, memory, counters, layout, *, uint64_t prefix, int64_t frame_stack, int64_t n_step, double gamma):
         spec = layout.spec
         if len(spec.columns) > MAX_COLUMNS:
             raise ValueError(f"a table has {len(spec.columns)} columns: at most {MAX_COLUMNS} are possible")
@@ -393,6 +396,7 @@ cdef class Rows:
         self._shape.num_rows = memory.size // layout.stride
         self._shape.stack = frame_stack
         self._shape.n_step = n_step
+        self._shape.prefix = prefix
         for span in range(256):
             self._shape.powers[span] = gamma ** span
         self._lay_out(layout, spec)
@@ -476,60 +480,81 @@ cdef class Rows:
             _check_array("spans", spans, UINT8, (incoming.num_rows,))
             incoming._given.spans = address(spans, incoming.num_rows, False)
 
-    def plan(self, Incoming incoming, int64_t first, int64_t most_live):
-        cdef int64_t start = self._counters[RESERVED]
-        cdef int64_t end = start
-        cdef int64_t f = first
-        cdef int64_t num_rows = 0
-        cdef int64_t num_live = 0
-        cdef int64_t before_wrap = -1
+    def reserve(self, Incoming incoming, Part after, int64_t capacity):
+        cdef Part part = Part()
+        if after is not None:
+            part.first, part.row, part.live = after.stop, after.row + after.num_rows, after.live + after.num_live
+        part.start = self._counters[RESERVED]
+        self._place(incoming, part, capacity)
+        part.old_tail = self._counters[TAIL]
+        part.num_evicted = self._victims(part, capacity)
+        store(&self._counters[RESERVED], part.end)
+        return part
+
+    cdef _place(self, Incoming incoming, Part part, int64_t capacity):
+        """Puts as many fragments behind each other as fit, with one jump to slot 0 at most."""
+        cdef int64_t f = part.first
         cdef int64_t n
         cdef int64_t slot
         cdef int64_t gap
+        part.end = part.start
+        part.before_wrap = -1
         while f < incoming.num_fragments:
             n = rows_of(&incoming._given, f)
-            slot = end % self._shape.num_rows
+            slot = part.end % self._shape.num_rows
             gap = self._shape.num_rows - slot if slot + n > self._shape.num_rows else 0
-            if end + gap + n - start > self._shape.num_rows or num_live + incoming._given.lengths[f] > most_live:
+            if (part.end + gap + n - part.start > self._shape.num_rows
+                    or part.num_live + incoming._given.lengths[f] > capacity):
                 break
-            if gap > 0 or (slot == 0 and end > start):
-                before_wrap = num_rows
-            end += gap + n
-            num_rows += n
-            num_live += incoming._given.lengths[f]
+            if gap > 0 or (slot == 0 and part.end > part.start):
+                part.before_wrap = part.num_rows
+            part.end += gap + n
+            part.num_rows += n
+            part.num_live += incoming._given.lengths[f]
             f += 1
-        if before_wrap < 0:
-            before_wrap = num_rows
-        return Part(first, f, start, end, num_rows, num_live, before_wrap)
+        part.stop = f
+        if part.before_wrap < 0:
+            part.before_wrap = part.num_rows
 
-    def reserve(self, int64_t end):
-        store(&self._counters[RESERVED], end)
-
-    def tail_after(self, int64_t end, int64_t most_live):
-        cdef int64_t tail = self._counters[TAIL]
+    cdef int64_t _victims(self, Part part, int64_t capacity):
+        """Moves the part's tail past the fragments that must go for it; returns their live rows."""
         cdef int64_t num_live = self._counters[NUM_LIVE]
+        cdef int64_t num_kept = num_live
         cdef const Header *header
-        while (end - tail > self._shape.num_rows or num_live > most_live) and tail < self._counters[COMMITTED]:
-            header = header_at(&self._shape, tail % self._shape.num_rows)
-            tail += header.rows_left + 1
-            num_live -= header.num_live
-        return tail, num_live
+        part.tail = part.old_tail
+        while part.tail < self._counters[COMMITTED] and (
+                part.end - part.tail > self._shape.num_rows or num_kept + part.num_live > capacity):
+            header = header_at(&self._shape, part.tail % self._shape.num_rows)
+            part.tail += header.rows_left + 1
+            num_kept -= header.num_live
+        return num_live - num_kept
 
-    def evict(self, int64_t tail, int64_t num_live):
-        store(&self._counters[NUM_LIVE], num_live)
-        store(&self._counters[TAIL], tail)
+    def evict(self, Part part):
+        store(&self._counters[NUM_LIVE], self._counters[NUM_LIVE] - part.num_evicted)
+        store(&self._counters[TAIL], part.tail)
         full_fence()  # no store of the rows that follow may be seen before the tail that gives them up
 
-    def commit(self, int64_t end, int64_t num_live):
-        store(&self._counters[NUM_LIVE], num_live)
-        store(&self._counters[COMMITTED], end)
+    def commit(self, Part part):
+        store(&self._counters[NUM_LIVE], self._counters[NUM_LIVE] + part.num_live)
+        store(&self._counters[COMMITTED], part.end)
 
-    def bury(self, int64_t start, int64_t stop):
+    def unfinished(self):
+        cdef Part part
+        if self._counters[RESERVED] == self._counters[COMMITTED]:
+            return None
+        part = Part()
+        part.start, part.end = self._counters[COMMITTED], self._counters[RESERVED]
+        part.old_tail = self._counters[TAIL]
+        part.num_evicted = self._victims(part, self._counters[NUM_LIVE])
+        return part
+
+    def bury(self, Part part):
+        cdef int64_t start = part.start
         cdef int64_t n
         cdef int64_t slot
-        while start < stop:
+        while start < part.end:
             slot = start % self._shape.num_rows
-            n = min(stop - start, self._shape.num_rows - slot)
+            n = min(part.end - start, self._shape.num_rows - slot)
             bury(&self._shape, slot, n)
             start += n
 
@@ -538,19 +563,19 @@ cdef class Rows:
             store(&self._counters[counter], position)
         store(&self._counters[NUM_LIVE], 0)
 
-    def scatter(self, Incoming incoming, Part part, int64_t row, values, double default, leaves, positions):
+    def scatter(self, Incoming incoming, Part part, values, double default, leaves, keys):
         cdef double *leaf = <double *>address(leaves, part.num_rows * 8, True)
-        cdef int64_t *position = <int64_t *>address(positions, part.num_live * 8, True)
+        cdef uint64_t *key = <uint64_t *>address(keys, (part.live + part.num_live) * 8, True) + part.live
         cdef const double *value = NULL
         if values is not None:
-            value = <const double *>address(values, part.num_live * 8, False)
+            value = <const double *>address(values, (part.live + part.num_live) * 8, False) + part.live
         if part.num_rows * self._shape.stride < RELEASE_BYTES:
-            scatter_rows(&self._shape, &incoming._given, self._columns, self._num_columns, incoming._sources, part, row,
-                         value, default, leaf, position)
+            scatter_rows(&self._shape, &incoming._given, self._columns, self._num_columns, incoming._sources, part,
+                         value, default, leaf, key)
         else:
             with nogil:
                 scatter_rows(&self._shape, &incoming._given, self._columns, self._num_columns, incoming._sources, part,
-                             row, value, default, leaf, position)
+                             value, default, leaf, key)
 
     def locate(self, slots):
         cdef int64_t n = len(slots)
@@ -613,7 +638,7 @@ cdef class Rows:
             flags[i] = header_at(&self._shape, position[i] % self._shape.num_rows).flags & LIVE_FLAG
         return result
 
-    def find(self, keys, uint64_t prefix, slots, indices):
+    def find(self, keys, slots, indices):
         cdef int64_t n = len(keys)
         cdef const uint64_t *key = <const uint64_t *>address(keys, n * 8, False)
         cdef int64_t *slot = <int64_t *>address(slots, n * 8, True)
@@ -625,8 +650,8 @@ cdef class Rows:
         cdef int64_t num_found = 0
         for i in range(n):
             if i + AHEAD < n:
-                prefetch(header_at(&self._shape, <int64_t>(key[i + AHEAD] - prefix) % self._shape.num_rows))
-            position = <int64_t>(key[i] - prefix)
+                prefetch(header_at(&self._shape, <int64_t>(key[i + AHEAD] - self._shape.prefix) % self._shape.num_rows))
+            position = <int64_t>(key[i] - self._shape.prefix)
             if position < 0 or position >= committed:
                 raise KeysRefused(f"keys[{i}] is {key[i]}: no row of this shard ever had it")
             if position < tail:

@@ -28,6 +28,9 @@ class Part:
     first: int
     stop: int
     """The fragments [first, stop) of the batch."""
+    row: int
+    live: int
+    """Rows of the batch, and live rows, in front of the part."""
     start: int
     end: int
     """The positions [start, end) that they and the gap in front of the jump take."""
@@ -35,6 +38,11 @@ class Part:
     num_live: int
     before_wrap: int
     """Rows that lie in front of the jump; all of them where there is none."""
+    old_tail: int
+    tail: int
+    """The positions [old_tail, tail) must go to make room."""
+    num_evicted: int
+    """Live rows among these."""
 
 class Rows:
     """Records of one segment, and the counters that say which of them count.
@@ -55,11 +63,14 @@ class Rows:
         counters: Int64s,
         layout: RowLayout,
         *,
+        prefix: int,
         frame_stack: int,
         n_step: int,
         gamma: float,
     ) -> None:
         """Rows over memory that is the caller's: whole records, and NUM_COUNTERS words.
+
+        `prefix` is the key of position 0.
 
         Raises:
             ValueError: the memory does not hold whole records, or there are too many columns.
@@ -100,45 +111,46 @@ class Rows:
             FragmentsRefused: a column, a length or a flag does not fit; the message names it.
         """
 
-    def plan(self, incoming: Incoming, first: int, most_live: int) -> Part:
-        """Where as many fragments from `first` on as fit at once would go."""
+    def reserve(self, incoming: Incoming, after: Part | None, capacity: int) -> Part:
+        """Reserves positions for as many fragments as fit at once.
 
-    def reserve(self, end: int) -> None:
-        """Says that positions up to `end` are being written."""
+        Args:
+            incoming: fragments that were checked here.
+            after: the part before this one, of the same batch; None: this is the first.
+            capacity: live rows that may remain.
+        """
 
-    def tail_after(self, end: int, most_live: int) -> tuple[int, int]:
-        """The tail, and the live rows, once there is room up to `end` and at most `most_live` rows live."""
-
-    def evict(self, tail: int, num_live: int) -> None:
+    def evict(self, part: Part) -> None:
         """Moves the tail, before anything overwrites what lies in front of it."""
 
     def scatter(
         self,
         incoming: Incoming,
         part: Part,
-        row: int,
         values: Float64s | None,
         default: float,
         leaves: Float64s,
-        positions: Int64s,
+        keys: npt.NDArray[np.uint64],
     ) -> None:
         """Copies a part's rows into their records.
 
         Args:
-            incoming: fragments that were checked here.
-            part: from `plan`; its positions are reserved and evicted.
-            row: the batch's row at which the part starts.
-            values: [part.num_live] leaves of the live rows, or None.
+            incoming: as it was reserved for.
+            part: reserved and evicted.
+            values: leaves of all live rows of the batch, or None.
             default: the leaf of each where there are none.
             leaves: [part.num_rows] is filled with those, and 0 for dead rows.
-            positions: [part.num_live] is filled with the live rows' positions.
+            keys: of all live rows of the batch; the part's are filled in.
         """
 
-    def commit(self, end: int, num_live: int) -> None:
-        """Makes what was written up to `end` count, `num_live` rows of all then being live."""
+    def commit(self, part: Part) -> None:
+        """Makes what was written count."""
 
-    def bury(self, start: int, stop: int) -> None:
-        """Makes positions dead that no fragment covers."""
+    def unfinished(self) -> Part | None:
+        """What was reserved and never committed, without fragments; None if there is nothing of that kind."""
+
+    def bury(self, part: Part) -> None:
+        """Makes all rows of a part dead."""
 
     def restart(self, position: int) -> None:
         """Starts empty, at a position that was never used."""
@@ -161,12 +173,11 @@ class Rows:
     def are_live(self, positions: Int64s) -> npt.NDArray[np.bool_]:
         """Whether a transition starts at each position of [tail, committed)."""
 
-    def find(self, keys: npt.NDArray[np.uint64], prefix: int, slots: Int64s, indices: Int64s) -> int:
+    def find(self, keys: npt.NDArray[np.uint64], slots: Int64s, indices: Int64s) -> int:
         """Which keys are still valid, and their slots.
 
         Args:
             keys: [U].
-            prefix: what keys of this shard start with.
             slots: [U], filled from the front with the valid keys' slots, in order.
             indices: [U], filled with the indices of these keys.
 

@@ -82,7 +82,7 @@ def importance_weights(probabilities: npt.NDArray[np.float64], beta: float) -> n
     Returns:
         [B] in (0, 1].
     """
-    weights = (probabilities.min() / probabilities) ** beta
+    weights: npt.NDArray[np.float64] = (probabilities.min() / probabilities) ** beta
     return np.maximum(weights.astype(np.float32), _SMALLEST_WEIGHT)
 
 

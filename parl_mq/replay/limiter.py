@@ -8,8 +8,8 @@ import math
 class RatioLimiter:
     """Decides when a batch may be drawn, and how many rows an actor may have under way.
 
-    With I live rows inserted and D rows drawn, both since the first draw, the balance is B = I x samples_per_insert - D.
-    It stays within the error band on both sides:
+    With I live rows inserted and D rows drawn since the first draw, the balance is B = I x samples_per_insert - D. It
+    stays within the error band on both sides:
 
     - A batch may be drawn while B does not fall below -band by it.
     - An actor gets new credit while B <= band / 2, and all of them together never have more under way than the other

@@ -43,10 +43,6 @@ class Leaves(NamedTuple):
     default: float
     max_magnitude: float
 
-    def of(self, chosen: slice) -> Leaves:
-        """Those of some of the rows."""
-        return self if self.values is None else self._replace(values=self.values[chosen])
-
 
 @dataclass(slots=True)
 class RingCounts:
@@ -69,6 +65,14 @@ class Ring:
     overwritten meanwhile lies in front of the tail by then, and is drawn again.
 
     Eviction is first in, first out, by whole fragments: when live rows would exceed `capacity`, or room runs short.
+
+    Attributes:
+        lock: held to find rows and to change leaves, briefly.
+        writer: held by an insert from its beginning to its end.
+        capacity: live rows at most.
+        prefix: the key of position 0.
+        counts: what happened here.
+        max_magnitude: the largest magnitude that was ever applied; 0 at first.
     """
 
     def __init__(
@@ -82,14 +86,10 @@ class Ring:
         self.prefix = prefix
         self._prefix = np.uint64(prefix)
         self.counts = RingCounts()
+        self.max_magnitude = 0.0
         self._segment = segment
         self._rng = rng
         rows.restart(segment.first_position)
-
-    @property
-    def max_magnitude(self) -> float:
-        """The largest magnitude that was ever applied here; 0 at first."""
-        return float(self._segment.max_magnitude[0])
 
     def total(self) -> float:
         """Sum of all leaves."""
@@ -113,40 +113,41 @@ class Ring:
         Returns:
             Keys of the live rows, in order.
         """
-        positions = np.empty(incoming.num_live, np.int64)
-        first = row = live = 0
+        keys = np.empty(incoming.num_live, np.uint64)
         with self.writer:
-            self._bury_unfinished()
-            while first < incoming.num_fragments:
-                part = self.rows.plan(incoming, first, self.capacity)
-                chosen = slice(live, live + part.num_live)
-                self._store(incoming, part, row, leaves.of(chosen), positions[chosen])
-                first, row, live = part.stop, row + part.num_rows, live + part.num_live
-        keys = positions.view(np.uint64)
-        keys += self._prefix
+            if (left_over := self.rows.unfinished()) is not None:
+                self._bury(left_over)
+            part = self._store(incoming, None, leaves, keys)
+            while part.stop < incoming.num_fragments:
+                part = self._store(incoming, part, leaves, keys)
         return keys
 
-    def _store(self, incoming: Incoming, part: Part, row: int, leaves: Leaves, positions: Positions) -> None:
-        rows = self.rows
-        rows.reserve(part.end)
+    def _store(self, incoming: Incoming, after: Part | None, leaves: Leaves, keys: Keys) -> Part:
+        part = self.rows.reserve(incoming, after, self.capacity)
         with self.lock:
-            self._make_room(part)
+            self._evict(part)
         row_of_leaves = np.empty(part.num_rows)
-        rows.scatter(incoming, part, row, leaves.values, leaves.default, row_of_leaves, positions)
+        self.rows.scatter(incoming, part, leaves.values, leaves.default, row_of_leaves, keys)
         with self.lock:
             self._write_leaves(part, row_of_leaves)
             self._commit(part, leaves.max_magnitude)
+        return part
 
-    def _make_room(self, part: Part) -> None:
-        tail, num_live = self.rows.tail_after(part.end, self.capacity - part.num_live)
-        old_tail = self.rows.tail
-        self._zero(old_tail, tail)
-        self.counts.evicted += self.rows.num_live - num_live
-        self.rows.evict(tail, num_live)
+    def _bury(self, left_over: Part) -> None:
+        """Makes rows dead whose insert was interrupted between its reservation and its commit."""
+        with self.lock:
+            self._evict(left_over)
+            self._zero(left_over.start, left_over.end)
+            self.rows.bury(left_over)
+            self._commit(left_over, 0.0)
+
+    def _evict(self, part: Part) -> None:
+        if part.tail > part.old_tail:
+            self._zero(part.old_tail, part.tail)
+            self.counts.evicted += part.num_evicted
+            self.rows.evict(part)
 
     def _zero(self, start: int, stop: int) -> None:
-        if start == stop:
-            return
         num_rows = self.rows.num_rows
         first, last = start % num_rows, (stop - 1) % num_rows + 1
         if first < last:
@@ -163,23 +164,14 @@ class Ring:
 
     def _commit(self, part: Part, max_magnitude: float) -> None:
         """Makes a part count: everything that must outlive the process is written here, in this order."""
-        if max_magnitude > self._segment.max_magnitude[0]:
-            self._segment.max_magnitude[0] = max_magnitude
+        if max_magnitude > self.max_magnitude:
+            self._raise_maximum(max_magnitude)
         self.counts.inserted += part.num_live
-        self.rows.commit(part.end, self.rows.num_live + part.num_live)
+        self.rows.commit(part)
 
-    def _bury_unfinished(self) -> None:
-        """Makes the rows of an insert dead that was interrupted between its reservation and its commit."""
-        committed, reserved = self.rows.committed, self.rows.reserved
-        if committed == reserved:
-            return
-        with self.lock:
-            tail, num_live = self.rows.tail_after(reserved, self.capacity)
-            self._zero(self.rows.tail, tail)
-            self.rows.evict(tail, num_live)
-            self._zero(committed, reserved)
-            self.rows.bury(committed, reserved)
-            self.rows.commit(reserved, num_live)
+    def _raise_maximum(self, max_magnitude: float) -> None:
+        self.max_magnitude = max_magnitude
+        self._segment.max_magnitude[0] = max_magnitude
 
     def draw(self, targets: Targets, start: int, stop: int, chance: float) -> float | None:
         """Draws rows and copies their windows into the rows [start, stop) of the targets.
@@ -264,7 +256,7 @@ class Ring:
             KeysRefused: a key was never given to a live row of this shard.
         """
         slots, indices = np.empty(len(keys), np.int64), np.empty(len(keys), np.int64)
-        num_found = self.rows.find(keys, self.prefix, slots, indices)
+        num_found = self.rows.find(keys, slots, indices)
         return slots[:num_found], indices[:num_found]
 
     def set_leaves(self, slots: npt.NDArray[np.int64], values: Values, num_stale: int, max_magnitude: float) -> None:
@@ -272,5 +264,5 @@ class Ring:
         self.tree.set(slots, values)
         self.counts.updated += len(slots)
         self.counts.stale += num_stale
-        if max_magnitude > self._segment.max_magnitude[0]:
-            self._segment.max_magnitude[0] = max_magnitude
+        if max_magnitude > self.max_magnitude:
+            self._raise_maximum(max_magnitude)

@@ -110,7 +110,7 @@ class Table:
         self._rings = [self._ring(*item) for item in zip(count(), segments, rng.spawn(len(segments)), strict=False)]
         self._most_rows = min(ring.rows.num_rows for ring in self._rings) // FRAGMENTS_PER_SEGMENT
         self._most_live = min(ring.capacity for ring in self._rings)
-        self._newest_maximum = (-1.0, 0.0)
+        self._newest_default = (-1.0, Leaves(None, 0.0, 0.0))
         if self.is_replacement:
             log.warning("table %s: an old ring in %s was replaced by an empty one", settings.name, directory)
 
@@ -120,16 +120,17 @@ class Table:
 
     def _ring(self, shard: int, segment: Segment, rng: np.random.Generator) -> Ring:
         settings = self.settings
+        prefix = key_prefix(settings.table_index, shard)
         rows = Rows(
             segment.rows,
             segment.counters,
             RowLayout(self.spec),
+            prefix=prefix,
             frame_stack=settings.frame_stack,
             n_step=settings.n_step,
             gamma=settings.gamma,
         )
         tree = SumTree(rows.num_rows, arity=settings.arity, leaves=segment.leaves)
-        prefix = key_prefix(settings.table_index, shard)
         return Ring(segment, rows, tree, capacity=settings.shard_capacity(shard), prefix=prefix, rng=rng)
 
     @property
@@ -160,10 +161,14 @@ class Table:
     @property
     def max_priority(self) -> float:
         """The same as a priority, (magnitude + eps)^alpha."""
+        return self._default_leaves().default
+
+    def _default_leaves(self) -> Leaves:
         magnitude = self.max_magnitude
-        if magnitude != self._newest_maximum[0]:
-            self._newest_maximum = magnitude, float(self._priorities(np.array([magnitude]))[0])
-        return self._newest_maximum[1]
+        if magnitude != self._newest_default[0]:
+            default = float(self._priorities(np.array([magnitude]))[0])
+            self._newest_default = magnitude, Leaves(None, default, 0.0)
+        return self._newest_default[1]
 
     @property
     def counts(self) -> TableCounts:
@@ -217,8 +222,8 @@ class Table:
         """
         ring = self._rings[next(self._turns) % len(self._rings)]
         if magnitudes is None:
-            return ring.insert(incoming, Leaves(None, self.max_priority, 0.0))
-        return ring.insert(incoming, Leaves(self._priorities(magnitudes), 0.0, float(magnitudes.max())))
+            return ring.insert(incoming, self._default_leaves())
+        return ring.insert(incoming, Leaves(self._priorities(magnitudes), 0.0, magnitudes.max()))
 
     def _check_magnitudes(self, magnitudes: Magnitudes, num_expected: int) -> None:
         if magnitudes.dtype != np.float64 or magnitudes.shape != (num_expected,):
@@ -237,7 +242,7 @@ class Table:
         if self.settings.kind == "uniform":
             return np.ones(len(magnitudes))
         shifted = np.minimum(magnitudes, LARGEST_VALUE) + self.settings.eps
-        priorities = np.minimum(shifted**self.settings.alpha, LARGEST_VALUE)
+        priorities: Magnitudes = shifted**self.settings.alpha
         if self.settings.eps == 0.0:
             priorities[shifted == 0.0] = 0.0  # 0^0 is 1, but what has no priority stays without one at alpha = 0
         return priorities
