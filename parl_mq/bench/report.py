@@ -70,21 +70,23 @@ class BenchReport:
 def time_interleaved(contenders: Sequence[Contender], rounds: int, clock: Callable[[], float]) -> list[Result]:
     """Nanoseconds an item of each contender, over rounds in which each has one turn.
 
-    Taking turns spreads whatever else the machine does over all of them, so that their ratios hold. In its turn each
-    runs its chunk twice and the second is timed: the first brings back the cache lines that the others have driven out.
+    Taking turns spreads whatever else the machine does over all of them, so that their ratios hold; every round begins
+    with another one. In its turn each runs its chunk twice and the second is timed: the first brings back the cache
+    lines that the others have driven out.
 
     Args:
-        contenders: who takes part, in the order of their turns.
+        contenders: who takes part.
         rounds: turns of each, at least 1.
         clock: seconds, monotonic.
     """
     times: list[list[float]] = [[] for _ in contenders]
-    for _ in range(rounds):
-        for contender, taken in zip(contenders, times, strict=True):
-            contender.chunk()
+    for first in range(rounds):
+        for turn in range(len(contenders)):
+            index = (first + turn) % len(contenders)
+            contenders[index].chunk()
             start = clock()
-            contender.chunk()
-            taken.append((clock() - start) * 1e9 / contender.items)
+            contenders[index].chunk()
+            times[index].append((clock() - start) * 1e9 / contenders[index].items)
     return [_result(contender, taken) for contender, taken in zip(contenders, times, strict=True)]
 
 

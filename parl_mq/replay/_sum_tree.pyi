@@ -34,7 +34,8 @@ class SumTree:
 
     Cost: a write touches its leaf and marks its parent. The first find, draw, `total` or `refresh` after it sums the
     marked nodes, once each, row by row; rows not much longer than the list of marks are summed whole. A batch of draws
-    descends row by row together. Above the leaves lie about capacity / (K - 1) values and capacity / K marks of 4 bytes.
+    descends row by row together. Above the leaves lie about capacity / (K - 1) values and capacity / K indices of 4
+    bytes.
 
     Threads: there is no lock inside; callers hold one around every method, reading ones included, as those may sum.
     The GIL is released where a batch has at least 2,048 items (a range 65,536); smaller ones end sooner than the GIL

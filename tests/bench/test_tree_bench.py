@@ -21,7 +21,7 @@ class SteppedClock:
         return self.now
 
 
-def test_contenders_take_turns_and_only_the_second_run_of_a_turn_counts():
+def test_contenders_take_turns_in_turn_and_only_the_second_run_of_each_counts():
     clock, order = SteppedClock(), []
 
     def chunk(name, durations):
@@ -36,7 +36,7 @@ def test_contenders_take_turns_and_only_the_second_run_of_a_turn_counts():
         Contender("draw", "b", {"batch": 2}, chunk("b", [9.0, 4.0, 9.0, 4.0, 9.0, 4.0]), 2000),
     ]
     results = time_interleaved(contenders, 3, clock)
-    assert "".join(order) == "aabb" * 3
+    assert "".join(order) == "aabbbbaaaabb"
     assert results == [
         Result("draw", "a", "ns/item", {}, 2e6, 1e6, 3e6),
         Result("draw", "b", "ns/item", {"batch": 2}, 2e6, 2e6, 2e6),
