@@ -1,5 +1,8 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
+# cython: language_level=3
 """The K-ary sum tree; the signatures and what callers must know stand in `_sum_tree.pyi`."""
+
+import contextlib
+import mmap
 
 import numpy as np
 
@@ -47,6 +50,8 @@ cdef int64_t LARGEST_CAPACITY = 1 << 32
 cdef int64_t RELEASE_ITEMS = 2048
 cdef int64_t RELEASE_RANGE = 65536
 
+HUGE_PAGE = 2 << 20  # bytes
+
 cdef object ndarray = np.ndarray
 cdef object empty = np.empty
 cdef object INT64 = np.dtype(np.int64)
@@ -71,10 +76,16 @@ def _check_shape(capacity, arity):
         raise ValueError(f"arity is {arity}: it must be a power of two in [2, 64]")
 
 
-def _aligned_zeros(size):
-    memory = np.zeros(size + 7)
-    start = -memory.ctypes.data % 64 // 8
-    return memory[start:start + size]
+def _zeros(size):
+    """Zeros on a page of their own; on huge ones if they are many, which spares most misses of the page tables."""
+    size_bytes = 8 * size
+    if size_bytes > HUGE_PAGE:
+        size_bytes = -(-size_bytes // HUGE_PAGE) * HUGE_PAGE
+    memory = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if size_bytes >= HUGE_PAGE:
+        with contextlib.suppress(OSError):  # a kernel without huge pages
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(memory, np.float64, size)
 
 
 def _check_leaves(leaves, size):
@@ -88,7 +99,7 @@ def _check_leaves(leaves, size):
 
 # The items of an array and their number. A typed memoryview costs twice as much, which shows at batches of 32. An
 # ndarray keeps its memory as long as it lives, so the buffer may be released at once.
-cdef void *_items(array, name, bint is_integer, int64_t *n, bint is_output=False) except NULL:
+cdef void *_items(array, name, bint is_integer, int64_t *n, bint is_output=False) except? NULL:
     if not isinstance(array, ndarray):
         raise TypeError(f"{name} must be a NumPy array, not {type(array).__name__}")
     cdef Py_buffer view
@@ -102,11 +113,11 @@ cdef void *_items(array, name, bint is_integer, int64_t *n, bint is_output=False
     return view.buf
 
 
-cdef const int64_t *_integers(array, name, int64_t *n) except NULL:
+cdef const int64_t *_integers(array, name, int64_t *n) except? NULL:
     return <const int64_t *> _items(array, name, True, n)
 
 
-cdef const double *_doubles(array, name, int64_t *n) except NULL:
+cdef const double *_doubles(array, name, int64_t *n) except? NULL:
     return <const double *> _items(array, name, False, n)
 
 
@@ -142,25 +153,30 @@ cdef class SumTree:
         self.capacity, self.arity, self.kernel = capacity, arity, kernel
         self._tree.shift = int(arity).bit_length() - 1
         choose_kernel(self._tree, KERNELS[kernel])
-        self._lay_out(_aligned_zeros(size) if leaves is None else leaves[:size])
+        self._lay_out(leaves)
+        self._take_over()
 
     cdef _lay_out(self, leaves):
-        cdef double[::1] row = leaves
-        _check_values(&row[0], self.capacity, "leaves")
-        row[self.capacity:] = 0.0
+        counts = [self.capacity, -(-self.capacity // self.arity)]
+        while counts[-1] > 1:
+            counts.append(-(-counts[-1] // self.arity))
+        given = [] if leaves is None else [leaves[:padded_size(self.capacity, self.arity)]]
+        ends = np.cumsum([padded_size(count, self.arity) for count in counts[len(given):]])
+        self._arrays = given + np.split(_zeros(ends[-1]), ends[:-1])
+        cdef double[::1] row
+        for height, array in enumerate(self._arrays):
+            row = array
+            self._tree.rows[height], self._tree.counts[height] = &row[0], counts[height]
+        self._tree.height = len(counts) - 1
+        self._dirty = np.zeros(counts[1] + kSumsAhead, np.uint32)
+        self._tree.dirty = &self._dirty[0]
+
+    cdef _take_over(self):
+        leaves = self._arrays[0]
+        _check_values(self._tree.rows[0], self.capacity, "leaves")
+        leaves[self.capacity:] = 0.0
         self._leaves = leaves[:self.capacity]
         self._leaves.flags.writeable = False
-        self._arrays = [leaves]
-        self._tree.rows[0], self._tree.counts[0] = &row[0], self.capacity
-        count, height = self.capacity, 0
-        while height == 0 or count > 1:
-            count, height = -(-count // self.arity), height + 1
-            self._arrays.append(_aligned_zeros(padded_size(count, self.arity)))
-            row = self._arrays[height]
-            self._tree.rows[height], self._tree.counts[height] = &row[0], count
-        self._tree.height = height
-        self._dirty = np.zeros(self._tree.counts[1] + kSumsAhead, np.uint32)
-        self._tree.dirty = &self._dirty[0]
         mark_range(self._tree, 0, self.capacity)
 
     @property
