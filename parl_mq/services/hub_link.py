@@ -92,12 +92,12 @@ class HubLink:
     ) -> None:
         self.status = NodeStatus()
         self.run_state: RunState | None = None
-        self.on_open_table: Callable[[OpenTable], None] | None = None
         self.on_progress: Callable[[RunProgress], None] | None = None
         self._channel = channel
         self._stop = stop
         self._decode = Decoder(FromHub)
         self._welcome: asyncio.Future[Welcome] = asyncio.get_running_loop().create_future()
+        self._opening: asyncio.Future[OpenTable] = asyncio.get_running_loop().create_future()
         self._changed = asyncio.Condition()
         self._sequence = 0
         self._hello = Hello(
@@ -166,6 +166,10 @@ class HubLink:
         """Data endpoints of the replay nodes, once the first table is open."""
         return await self.until(lambda state: state.replay_endpoints or None)
 
+    async def table_to_open(self) -> OpenTable:
+        """The table that a replay node is to make ready, once the run has a spec."""
+        return await asyncio.shield(self._opening)
+
     def send(self, message: Message) -> None:
         """Sends a message that may be lost while the hub is away: the next one says it again."""
         self._channel.try_send(encode(message))
@@ -220,8 +224,8 @@ class HubLink:
                     self.run_state = known
                     self._changed.notify_all()
             case OpenTable():
-                if self.on_open_table is not None:
-                    self.on_open_table(known)
+                if not self._opening.done():
+                    self._opening.set_result(known)
             case Stop():
                 self._stop.set(known.reason)
             case RunProgress():

@@ -17,7 +17,7 @@ from parl_mq.algorithms.registry import load_algorithm
 from parl_mq.config.models import RunConfig
 from parl_mq.errors import EXIT_OK, ConfigError
 from parl_mq.learn import checkpoint as checkpoints
-from parl_mq.learn.learner import DrawnRows, Learner
+from parl_mq.learn.learner import DrawnRows, Learner, LearnerStep
 from parl_mq.learn.threads import prepare_training_thread
 from parl_mq.model.snapshot import WeightsSnapshot
 from parl_mq.net.channel import ClientChannel, LinkEvent
@@ -197,27 +197,31 @@ class LearnerNode:
 
     async def _train(self, samples: SampleClient, source: WeightsSource) -> None:
         self._figures_at = time.monotonic()
-        while (batch := await self._next_batch(samples)) is not None:
-            step = await self._work(self._learner.learn, drawn_rows(batch))
-            samples.give_back(batch, step.magnitudes)
-            await samples.ask()
-            self._note(batch)
-            if step.published is not None:
-                await source.publish(step.published)
-            if step.is_checkpoint_due:
-                await self._save_checkpoint()
+        while batches := await self._next_batches(samples):
+            await samples.ask()  # before the updates, so that the next batches come in meanwhile
+            for batch, step in zip(batches, await self._work(self._learn, batches), strict=True):
+                samples.give_back(batch, step.magnitudes)
+                if step.published is not None:
+                    await source.publish(step.published)
+                if step.is_checkpoint_due:
+                    await self._save_checkpoint()
+            self._note()
 
-    async def _next_batch(self, samples: SampleClient) -> Batch | None:
-        """The next batch, or None at the stop."""
+    def _learn(self, batches: list[Batch]) -> list[LearnerStep]:
+        """All batches that are there, one after the other: changing threads for each would cost a third of the time."""
+        return [self._learner.learn(drawn_rows(batch)) for batch in batches]
+
+    async def _next_batches(self, samples: SampleClient) -> list[Batch]:
+        """The batches that are there, at least one; none at the stop."""
         if self._stop.is_set():
-            return None
-        if (batch := samples.ready_batch()) is not None:
-            return batch
+            return []
+        if batches := samples.ready_batches():
+            return batches
         asked_at = time.monotonic()
         self._link.status.waits(samples.waiting_for)
-        batch = await self._stop.wait_for(samples.next_batch())
+        first = await self._stop.wait_for(samples.next_batch())
         self._waited_s += time.monotonic() - asked_at
-        return batch
+        return [] if first is None else [first, *samples.ready_batches()]
 
     async def _finish(self, samples: SampleClient, source: WeightsSource) -> None:
         self._link.status.works("finishing")
@@ -230,7 +234,7 @@ class LearnerNode:
         keep = self._config.learner.keep_checkpoints
         await self._work(lambda: checkpoints.save(self._checkpoint_root, self._learner.checkpoint(), keep=keep))
 
-    def _note(self, batch: Batch) -> None:
+    def _note(self) -> None:
         self._link.status.works("updating")
         counters = self._link.status.counters
         counters["updates_total"] = self._learner.num_updates

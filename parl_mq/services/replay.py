@@ -44,21 +44,15 @@ async def serve(options: NodeOptions, bind: str, stop: StopSignal) -> int:
     network = Network()
     try:
         server = network.bind(bind)
-        opening: asyncio.Future[OpenTable] = asyncio.get_running_loop().create_future()
         async with joined(network, options, "replay", stop, data_endpoint=server.endpoint) as (link, welcome):
-            link.on_open_table = lambda message: None if opening.done() else opening.set_result(message)
             link.status.waits("the environment's spec")
             config = run_config(welcome, options.node)
-            message = await stop.wait_for(_result(opening))
+            message = await stop.wait_for(link.table_to_open())
             if message is not None:
                 await _serve_table(link, server, config, welcome, message, stop)
         return EXIT_OK
     finally:
         network.close()
-
-
-async def _result(future: asyncio.Future[OpenTable]) -> OpenTable:
-    return await asyncio.shield(future)
 
 
 async def _serve_table(

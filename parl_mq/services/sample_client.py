@@ -70,16 +70,16 @@ class SampleClient:
         """Waits for the oldest batch; take it, then `ask` for another."""
         return await self._batches.get()
 
-    def ready_batch(self) -> Batch | None:
-        """The oldest batch, or None where one would have to wait."""
-        return None if self._batches.empty() else self._batches.get_nowait()
+    def ready_batches(self) -> list[Batch]:
+        """All batches that have come, oldest first."""
+        return [self._batches.get_nowait() for _ in range(self._batches.qsize())]
 
     def give_back(self, batch: Batch, magnitudes: npt.NDArray[np.float64]) -> None:
         """New priorities for a batch's rows; they ride on the next request."""
         self._updates.append({"keys": batch.arrays["keys"], "magnitudes": magnitudes})
 
     async def ask(self) -> None:
-        """Sends requests until `prefetch` are outstanding or waiting."""
+        """Sends requests until `prefetch` are outstanding or waiting to be taken."""
         while self._is_attached and len(self._outstanding) + self._batches.qsize() < self._prefetch:
             request = SampleRequest(request_id=next(self._numbers), table=MAIN_TABLE, batch_size=self._batch_size)
             self._outstanding[request.request_id] = request
