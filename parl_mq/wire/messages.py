@@ -335,6 +335,9 @@ class Attached(Message):
     Attributes:
         ring_id: changes when the ring was made anew: rows acknowledged by another ring are not here.
         last_sequence: the last contiguous sequence number of this (name, epoch), or None.
+        counted_rows: live rows of this epoch up to `last_sequence`, as this replay node counts them: from 0 at each
+            start of it. Credit is on the same count, and the sender shifts it to its own.
+        counted_bytes: the same in bytes of columns.
         credit_rows: live rows that this epoch may have sent in all, absolute; 0 for a learner.
         credit_bytes: the same in bytes of columns.
     """
@@ -342,6 +345,8 @@ class Attached(Message):
     kind: Literal["attached"] = "attached"
     ring_id: Text
     last_sequence: Sequence | None
+    counted_rows: NonNegativeInt
+    counted_bytes: NonNegativeInt
     credit_rows: NonNegativeInt
     credit_bytes: NonNegativeInt
 
@@ -355,7 +360,7 @@ class AttachRefused(Message):
 
 
 class InsertFragments(Message):
-    """Actor -> replay: store these fragments (parl_mq.replay.fragments.FragmentBatch).
+    """Actor -> replay: store these fragments (parl_mq.fragments.FragmentBatch).
 
     Arrays: each of the table's columns [R, *shape]; lengths, num_context, num_overlap [F] int32;
     starts_episode [F] bool; versions [F, 2] uint32; optionally priorities [num_live] float64.
@@ -372,7 +377,8 @@ class InsertFragments(Message):
 class Credit(Message):
     """Replay -> actor: acknowledgement and credit; may come without anything new to acknowledge.
 
-    All rows of messages up to `last_sequence` can be sampled. Credit is absolute: repeats do no harm.
+    All rows of messages up to `last_sequence` can be sampled. Credit is absolute, on the count that Attached began:
+    repeats do no harm.
 
     Attributes:
         last_sequence: the last contiguous sequence number stored, or None.
