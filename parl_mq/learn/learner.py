@@ -120,7 +120,7 @@ class Learner:
         means = {name: total / self._num_recent for name, total in self._recent.items()}
         self._recent.clear()
         self._num_recent = 0
-        return {"updates": self.num_updates, "skipped_updates": self._num_skipped, **means}
+        return {"updates_total": self.num_updates, "skipped_updates_total": self._num_skipped, **means}
 
     def checkpoint(self) -> Checkpoint:
         """All that is needed to go on exactly; later updates do not touch it, so another thread may save it."""

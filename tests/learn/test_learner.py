@@ -134,13 +134,13 @@ def test_figures_are_means_since_they_were_last_taken() -> None:
     learner = _learner()
     for reward in (1.0, 1.0, np.nan, 1.0):
         learner.learn(_rows(reward=reward))
-    assert learner.take_figures() == {"updates": 3, "skipped_updates": 1, "loss": 2.0}
+    assert learner.take_figures() == {"updates_total": 3, "skipped_updates_total": 1, "loss": 2.0}
     learner.learn(_rows())
-    assert learner.take_figures() == {"updates": 4, "skipped_updates": 1, "loss": 4.0}
+    assert learner.take_figures() == {"updates_total": 4, "skipped_updates_total": 1, "loss": 4.0}
 
 
 def test_figures_without_updates_have_no_means() -> None:
-    assert _learner().take_figures() == {"updates": 0, "skipped_updates": 0}
+    assert _learner().take_figures() == {"updates_total": 0, "skipped_updates_total": 0}
 
 
 def test_checkpoint_is_due_once_every_interval() -> None:
@@ -161,7 +161,7 @@ def test_resumed_learner_goes_on_counting_under_a_newer_version() -> None:
     assert checkpoint.updates == 2
     resumed = _learner(generation=2)
     resumed.resume(checkpoint)
-    assert resumed.take_figures() == {"updates": 2, "skipped_updates": 1}
+    assert resumed.take_figures() == {"updates_total": 2, "skipped_updates_total": 1}
     first = resumed.publish()
     assert first.version > learner.publish().version
     assert first.payload == checkpoint.weights
