@@ -3,11 +3,19 @@
 
 import numpy as np
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport (
+    PyBUF_SIMPLE,
+    PyBUF_STRIDES,
+    PyBUF_WRITABLE,
+    PyBuffer_IsContiguous,
+    PyBuffer_Release,
+    PyObject_GetBuffer,
+)
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from parl_mq.replay.refusals import FragmentsRefused, KeysRefused
+from parl_mq.replay.values import checked
 
 
 cdef extern from * nogil:
@@ -558,10 +566,11 @@ cdef class Rows:
             bury(&self._shape, slot, n)
             start += n
 
-    def restart(self, int64_t position):
-        for counter in (TAIL, RESERVED, COMMITTED):
-            store(&self._counters[counter], position)
-        store(&self._counters[NUM_LIVE], 0)
+    def restart(self, int64_t tail, int64_t committed, int64_t num_live):
+        store(&self._counters[TAIL], tail)
+        store(&self._counters[RESERVED], committed)
+        store(&self._counters[COMMITTED], committed)
+        store(&self._counters[NUM_LIVE], num_live)
 
     def scatter(self, Incoming incoming, Part part, values, double default, leaves, keys):
         cdef double *leaf = <double *>address(leaves, part.num_rows * 8, True)
@@ -662,3 +671,53 @@ cdef class Rows:
             index[num_found] = i
             num_found += 1
         return num_found
+
+
+cdef class RowWriter:
+    cdef uint8_t *_targets[MAX_COLUMNS]
+    cdef tuple _names
+    cdef tuple _arrays
+    cdef tuple _dtypes
+    cdef tuple _shapes
+
+    def __cinit__(self, columns):
+        if len(columns) > MAX_COLUMNS:
+            raise ValueError(f"{len(columns)} columns are given: at most {MAX_COLUMNS} are possible")
+        self._names, self._arrays = tuple(columns), tuple(columns.values())
+        self._dtypes = tuple([array.dtype for array in self._arrays])
+        self._shapes = tuple([array.shape[1:] for array in self._arrays])
+        for c, array in enumerate(self._arrays):
+            self._targets[c] = address(array, array.nbytes, True)
+
+    def put(self, tuple values, int64_t index):
+        cdef Py_ssize_t c
+        if len(values) != len(self._names):
+            raise ValueError(f"{len(values)} values are given for {len(self._names)} columns")
+        for c in range(len(values)):
+            value = values[c]
+            if type(value) is ARRAY and value.dtype is self._dtypes[c]:
+                if self._copy(c, value, index):
+                    continue
+            elif type(value) is SCALARS[self._dtypes[c].kind] and self._shapes[c] == ():
+                self._arrays[c][index] = value
+                continue
+            self._arrays[c][index] = checked(self._names[c], value, self._shapes[c], self._dtypes[c])
+
+    cdef bint _copy(self, Py_ssize_t c, value, int64_t index) except -1:
+        """Copies an array of the right dtype if its shape is right too and it lies in one piece."""
+        cdef Py_buffer view
+        cdef tuple shape = self._shapes[c]
+        cdef bint fits
+        cdef Py_ssize_t i
+        PyObject_GetBuffer(value, &view, PyBUF_STRIDES)
+        fits = view.ndim == len(shape) and PyBuffer_IsContiguous(&view, b"C")
+        for i in range(view.ndim if fits else 0):
+            fits = fits and view.shape[i] == shape[i]
+        if fits:
+            memcpy(self._targets[c] + index * view.len, view.buf, view.len)
+        PyBuffer_Release(&view)
+        return fits
+
+
+cdef object ARRAY = np.ndarray
+cdef dict SCALARS = {"b": bool, "i": int, "u": int, "f": float}

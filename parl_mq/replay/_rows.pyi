@@ -1,5 +1,6 @@
 """Records of one segment in memory: where fragments go, copying them in and windows of them out."""
 
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -152,8 +153,8 @@ class Rows:
     def bury(self, part: Part) -> None:
         """Makes all rows of a part dead."""
 
-    def restart(self, position: int) -> None:
-        """Starts empty, at a position that was never used."""
+    def restart(self, tail: int, committed: int, num_live: int) -> None:
+        """Starts with the rows in [tail, committed), or empty at a position that was never used."""
 
     def locate(self, slots: Int64s) -> None:
         """Turns slots of valid rows into their positions, in place."""
@@ -186,4 +187,26 @@ class Rows:
 
         Raises:
             KeysRefused: a key belongs elsewhere, or was never given to a live row.
+        """
+
+class RowWriter:
+    """Writes single rows of several arrays, in a fraction of the time of as many assignments."""
+
+    def __init__(self, columns: Mapping[str, Array]) -> None:
+        """A writer of arrays [R, *shape] by name, C-contiguous.
+
+        Raises:
+            ValueError: there are too many.
+        """
+
+    def put(self, values: tuple[object, ...], index: int) -> None:
+        """Writes one row.
+
+        Args:
+            values: an array, NumPy scalar, Python number or list for each column, as `parl_mq.replay.values.checked`
+                takes them.
+            index: row, in [0, R).
+
+        Raises:
+            ValueError: a value does not fit; the ones in front of it were written.
         """

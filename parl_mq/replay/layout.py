@@ -29,7 +29,7 @@ LIVE: Final = 1
 STARTS_EPISODE: Final = 2
 """Bits of `flags`; STARTS_EPISODE stands in every row of a fragment whose first row is the first of its episode."""
 
-HEADER_NAME: Final = "header"
+HEADER_NAME: Final = "(header)"
 CACHE_LINE: Final = 64
 MAX_PADDING: Final = 1 / 8
 """Share of a record that may be spent on ending it at a cache line. Measured with HalfCheetah rows (116 bytes, 128 with
@@ -69,7 +69,7 @@ class RowLayout:
 
     @cached_property
     def dtype(self) -> np.dtype[np.void]:
-        """A structured dtype that shows records in memory as arrays, by column name and `header`."""
+        """A structured dtype that shows records in memory as arrays, by column name and HEADER_NAME."""
         columns = self.spec.columns
         return np.dtype(
             {

@@ -84,6 +84,7 @@ class Segment:
 
     def __init__(self, shape: SegmentShape, path: Path | None, ring_id: str) -> None:
         self._path = path
+        self._layout = shape.layout
         self.is_replacement = path is not None and path.exists()
         self.first_position = _next_position(path) if path is not None and self.is_replacement else 0
         self._map = _map_anonymous(shape.num_bytes) if path is None else _map_file(path, shape.num_bytes)
@@ -97,6 +98,10 @@ class Segment:
         leaves_end = HEADER_BYTES + shape.leaves_bytes
         self.leaves: npt.NDArray[np.float64] = memory[HEADER_BYTES:leaves_end].view(np.float64)
         self.rows: npt.NDArray[np.uint8] = memory[leaves_end : shape.num_bytes]
+
+    def records(self) -> npt.NDArray[np.void]:
+        """The rows, as a structured view."""
+        return self._layout.records(self.rows)
 
     def close(self, *, remove: bool) -> None:
         """Gives the memory back; views that others still hold keep it until they go.

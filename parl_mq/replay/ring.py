@@ -9,9 +9,12 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from parl_mq.errors import SnapshotError
 from parl_mq.replay._rows import Incoming, Part, Rows
 from parl_mq.replay._sum_tree import SumTree
+from parl_mq.replay.contents import RingContents, check_headers, slot_ranges
 from parl_mq.replay.keys import Keys, Positions
+from parl_mq.replay.layout import HEADER_DTYPE, HEADER_NAME
 from parl_mq.replay.mapping import Segment
 from parl_mq.replay.refusals import TableEmpty
 
@@ -89,7 +92,16 @@ class Ring:
         self.max_magnitude = 0.0
         self._segment = segment
         self._rng = rng
-        rows.restart(segment.first_position)
+        rows.restart(segment.first_position, segment.first_position, 0)
+
+    @property
+    def stream(self) -> dict[str, Any]:
+        """State of the random stream, in JSON values."""
+        return dict(self._rng.bit_generator.state)
+
+    @stream.setter
+    def stream(self, state: dict[str, Any]) -> None:
+        self._rng.bit_generator.state = state
 
     def total(self) -> float:
         """Sum of all leaves."""
@@ -148,19 +160,17 @@ class Ring:
             self.rows.evict(part)
 
     def _zero(self, start: int, stop: int) -> None:
-        num_rows = self.rows.num_rows
-        first, last = start % num_rows, (stop - 1) % num_rows + 1
-        if first < last:
-            self.tree.fill(first, last, 0.0)
-        else:
-            self.tree.fill(first, num_rows, 0.0)
-            self.tree.fill(0, last, 0.0)
+        for slots in slot_ranges(start, stop, self.rows.num_rows):
+            self.tree.fill(slots.start, slots.stop, 0.0)
 
     def _write_leaves(self, part: Part, leaves: Values) -> None:
+        start = part.start % self.rows.num_rows
+        if part.before_wrap == part.num_rows:
+            self.tree.write(start, leaves)
+            return
         if part.before_wrap:
-            self.tree.write(part.start % self.rows.num_rows, leaves[: part.before_wrap])
-        if part.before_wrap < part.num_rows:
-            self.tree.write(0, leaves[part.before_wrap :])
+            self.tree.write(start, leaves[: part.before_wrap])
+        self.tree.write(0, leaves[part.before_wrap :])
 
     def _commit(self, part: Part, max_magnitude: float) -> None:
         """Makes a part count: everything that must outlive the process is written here, in this order."""
@@ -266,3 +276,60 @@ class Ring:
         self.counts.stale += num_stale
         if max_magnitude > self.max_magnitude:
             self._raise_maximum(max_magnitude)
+
+    def contents(self) -> RingContents:
+        """All rows, as views; the caller holds `writer` while it uses them, and `lock` if updates may come."""
+        ranges = slot_ranges(self.rows.tail, self.rows.committed, self.rows.num_rows)
+        records = self._segment.records()
+        headers, columns = _fields(records)
+        return RingContents(
+            self.rows.tail,
+            {name: [array[slots] for slots in ranges] for name, array in headers.items()},
+            {name: [array[slots] for slots in ranges] for name, array in columns.items()},
+            [self.tree.leaves[slots] for slots in ranges],
+        )
+
+    def restore(self, contents: RingContents, max_magnitude: float) -> None:
+        """Puts rows back where they were; the ring is new.
+
+        Raises:
+            SnapshotError: they are not the rows of such a ring. The ring is not to be used then.
+        """
+        (leaves,) = contents.leaves
+        num_rows = self.rows.num_rows
+        committed = contents.tail + len(leaves)
+        if contents.tail < 0 or len(leaves) > num_rows:
+            raise SnapshotError(f"{len(leaves)} rows from position {contents.tail} on do not fit into {num_rows}")
+        records = self._segment.records()
+        headers, columns = _fields(records)
+        slots = np.arange(contents.tail, committed) % num_rows
+        for targets, given in ((headers, contents.headers), (columns, contents.columns)):
+            if targets.keys() != given.keys():
+                raise SnapshotError(f"its columns are {sorted(given)}: they must be {sorted(targets)}")
+            for name, (column,) in given.items():
+                if column.dtype != targets[name].dtype or column.shape[1:] != targets[name].shape[1:]:
+                    raise SnapshotError(f"its column {name!r} is {column.dtype} {column.shape}")
+                targets[name][slots] = column
+        num_live = check_headers(records[HEADER_NAME][slots], leaves, contents.tail, num_rows)
+        self._write_restored(contents.tail, leaves)
+        self.rows.restart(contents.tail, committed, num_live)
+        self._raise_maximum(max_magnitude)
+
+    def _write_restored(self, tail: int, leaves: Values) -> None:
+        done = 0
+        for slots in slot_ranges(tail, tail + len(leaves), self.rows.num_rows):
+            size = slots.stop - slots.start
+            try:
+                self.tree.write(slots.start, leaves[done : done + size])
+            except ValueError as exc:
+                raise SnapshotError(f"its priorities are damaged: {exc}") from exc
+            done += size
+
+
+def _fields(records: npt.NDArray[np.void]) -> tuple[dict[str, npt.NDArray[Any]], dict[str, npt.NDArray[Any]]]:
+    """Views of the fields of headers, and of the columns, by name."""
+    headers = records[HEADER_NAME]
+    return (
+        {name: headers[name] for name in HEADER_DTYPE.names or ()},
+        {name: records[name] for name in records.dtype.names or () if name != HEADER_NAME},
+    )

@@ -14,9 +14,11 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from parl_mq.errors import SnapshotError
 from parl_mq.fragments import FragmentBatch
 from parl_mq.replay._rows import Incoming, Rows
 from parl_mq.replay._sum_tree import LARGEST_VALUE, SumTree
+from parl_mq.replay.contents import RingContents
 from parl_mq.replay.draws import KEYS, PROBABILITIES, Draw, draw_columns
 from parl_mq.replay.keys import POSITION_BITS, Keys, key_prefix, shards_of
 from parl_mq.replay.layout import RowLayout
@@ -26,6 +28,7 @@ from parl_mq.replay.refusals import KeysRefused, PrioritiesRefused, TableEmpty
 from parl_mq.replay.ring import Leaves, Ring, Targets
 from parl_mq.replay.settings import FRAGMENTS_PER_SEGMENT
 from parl_mq.replay.settings import TableSettings as TableSettings
+from parl_mq.replay.snapshot import read_snapshot, write_snapshot
 from parl_mq.spec import Column, TableSpec
 
 Magnitudes = npt.NDArray[np.float64]
@@ -102,7 +105,7 @@ class Table:
         self._newest_batch: tuple[int, list[tuple[str, tuple[int, ...], np.dtype[Any]]]] = (0, [])
         check_memory(self._need, directory)
         self._rng = rng
-        self._turns = count()
+        self._turn = 0
         self._num_refused = 0
         self._has_warned = False
         segments = [self._segment(shard, directory) for shard in range(settings.num_shards)]
@@ -156,7 +159,11 @@ class Table:
     @property
     def max_magnitude(self) -> float:
         """What a row without a magnitude of its own gets."""
-        return max([FIRST_MAGNITUDE, *[ring.max_magnitude for ring in self._rings]])
+        largest = FIRST_MAGNITUDE
+        for ring in self._rings:
+            if ring.max_magnitude > largest:
+                largest = ring.max_magnitude
+        return largest
 
     @property
     def max_priority(self) -> float:
@@ -199,11 +206,7 @@ class Table:
             FragmentsRefused: a column, a length or a flag does not fit. Nothing was stored.
             PrioritiesRefused: a magnitude is NaN, infinite or negative, or their number is wrong. Nothing was stored.
         """
-        incoming = self.take(fragments, spans)
-        if fragments.priorities is None:
-            return self.store(incoming)
-        self._check_magnitudes(fragments.priorities, incoming.num_live)
-        return self.store(incoming, fragments.priorities)
+        return self.store(self.take(fragments, spans), fragments.priorities)
 
     def take(self, fragments: FragmentBatch, spans: npt.NDArray[np.uint8] | None = None) -> Incoming:
         """Checks fragments for `store`; the first half of `insert`, for callers that use the same arrays again.
@@ -218,14 +221,25 @@ class Table:
 
         Args:
             incoming: from this table's `take`. No step but a fragment's last may have been made to end an episode.
-            magnitudes: of its live rows, checked; None: the running maximum.
+            magnitudes: of its live rows; None: the running maximum.
+
+        Raises:
+            PrioritiesRefused: as `insert`.
         """
-        ring = self._rings[next(self._turns) % len(self._rings)]
+        if magnitudes is not None:
+            self.check_magnitudes(magnitudes, incoming.num_live)
+        ring = self._rings[self._turn % len(self._rings)]
+        self._turn += 1  # two threads may now and then take the same turn, which does no harm
         if magnitudes is None:
             return ring.insert(incoming, self._default_leaves())
         return ring.insert(incoming, Leaves(self._priorities(magnitudes), 0.0, magnitudes.max()))
 
-    def _check_magnitudes(self, magnitudes: Magnitudes, num_expected: int) -> None:
+    def check_magnitudes(self, magnitudes: Magnitudes, num_expected: int) -> None:
+        """Counts and refuses magnitudes that are none.
+
+        Raises:
+            PrioritiesRefused: see `insert`.
+        """
         if magnitudes.dtype != np.float64 or magnitudes.shape != (num_expected,):
             raise PrioritiesRefused(
                 f"magnitudes are {magnitudes.dtype} {magnitudes.shape}: they must be float64 {(num_expected,)}"
@@ -342,7 +356,7 @@ class Table:
         """
         if keys.dtype != np.uint64 or keys.ndim != 1:
             raise KeysRefused(f"keys are {keys.dtype} {keys.shape}: they must be uint64 [U]")
-        self._check_magnitudes(magnitudes, len(keys))
+        self.check_magnitudes(magnitudes, len(keys))
         parts = self._by_ring(np.ascontiguousarray(keys), magnitudes, self._priorities(magnitudes))
         with ExitStack() as locks:
             for part in parts:
@@ -363,6 +377,78 @@ class Table:
             raise KeysRefused(f"keys[{index}] is {keys[index]}: it is not of table {self.settings.name}")
         masks = [(by_shard[shard], shards == shard) for shard in present]
         return [_Update(ring, keys[mask], magnitudes[mask], priorities[mask]) for ring, mask in masks]
+
+    def save(self, path: Path, metadata: Mapping[str, Any]) -> None:
+        """Writes all rows with their keys and priorities, and the random streams, into one file.
+
+        Inserts and updates wait until it is written.
+
+        Args:
+            path: replaced if it exists, when all is written.
+            metadata: JSON values that `load` gives back.
+        """
+        with ExitStack() as locks:
+            for ring in self._rings:
+                locks.enter_context(ring.writer)
+            for ring in self._rings:
+                locks.enter_context(ring.lock)
+            contents = [ring.contents() for ring in self._rings]
+            arrays = {
+                f"{shard}/{name}": pieces
+                for shard, one in enumerate(contents)
+                for name, pieces in one.named_arrays().items()
+            }
+            columns, spaces = self.spec.to_wire()
+            own = {
+                "settings": asdict(self.settings),
+                "columns": columns,
+                "spaces": spaces,
+                "tails": [one.tail for one in contents],
+                "max_magnitudes": [ring.max_magnitude for ring in self._rings],
+                "streams": [ring.stream for ring in self._rings],
+                "stream": self._rng.bit_generator.state,
+                "turn": self._turn,
+            }
+            write_snapshot(path, {"table": own, "more": dict(metadata)}, arrays)
+
+    @classmethod
+    def load(cls, path: Path, *, directory: Path | None = None) -> tuple[Table, dict[str, Any]]:
+        """The table that `save` wrote, which goes on exactly as that one, and the metadata.
+
+        Raises:
+            SnapshotError: the file is missing, damaged, or of another kind or version.
+            MemoryRefused: the table would not fit.
+        """
+        metadata, arrays = read_snapshot(path)
+        try:
+            own = metadata["table"]
+            settings = TableSettings(**own["settings"])
+            table = cls(
+                settings,
+                TableSpec.from_wire(own["columns"], own["spaces"]),
+                directory=directory,
+                rng=np.random.default_rng(0),
+            )
+            try:
+                table._restore(own, arrays)
+            except BaseException:
+                table.close()
+                raise
+            return table, metadata["more"]
+        except SnapshotError as exc:
+            raise SnapshotError(f"{path}: {exc}") from exc
+        except (ValueError, KeyError, TypeError, IndexError) as exc:
+            raise SnapshotError(f"{path}: it does not describe a table: {exc}") from exc
+
+    def _restore(self, own: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+        for shard, ring in enumerate(self._rings):
+            prefix = f"{shard}/"
+            given = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+            contents = RingContents.from_named_arrays(own["tails"][shard], given)
+            ring.restore(contents, own["max_magnitudes"][shard])
+            ring.stream = own["streams"][shard]
+        self._rng.bit_generator.state = own["stream"]
+        self._turn = own["turn"]
 
 
 class _Update(NamedTuple):
