@@ -82,6 +82,12 @@ class SnapshotError(ParlError):
     exit_code = EXIT_CONFIG
 
 
+class RecordError(ParlError):
+    """A run directory is missing, foreign or damaged, or cannot be written."""
+
+    exit_code = EXIT_CONFIG
+
+
 class NodeFailed(CodedError):
     """A node of the run ended without being asked to."""
 

@@ -41,6 +41,9 @@ HOMES: Final = {
     "uvloop": {"services", "api"},
     "typer": {"cli"},
     "rich": {"cli", "observe"},
+    "matplotlib": {"observe"},
+    "PIL": {"observe"},
+    "imageio_ffmpeg": {"observe"},
 }
 NEVER: Final = {"pickle", "cloudpickle", "dill", "marshal", "shelve", "joblib"}
 
@@ -50,6 +53,8 @@ LIGHT: Final = {
     "parl_mq.config": ("torch", "zmq", "gymnasium"),
     "parl_mq.config.schema": ("torch", "zmq", "gymnasium"),
     "parl_mq.observe.progress": ("torch", "zmq", "gymnasium"),
+    "parl_mq.observe.runs": ("torch", "zmq", "gymnasium", "matplotlib", "pydantic"),
+    "parl_mq.observe.plots": ("torch", "zmq", "gymnasium", "matplotlib", "pydantic"),
     "parl_mq.replay.buffer": ("torch", "zmq", "gymnasium"),
     "parl_mq.services.hub": ("torch", "gymnasium"),
     "parl_mq.services.replay": ("torch", "gymnasium"),

@@ -16,6 +16,7 @@ from pydantic_core import ErrorDetails
 from parl_mq.config.models import (
     IMPOSSIBLE,
     AlgorithmConfig,
+    EnvironmentConfig,
     NodeConfig,
     RunConfig,
     Section,
@@ -114,11 +115,31 @@ def load_node_config(
             key = ".".join(setting.key)
             raise UsageError(f"{setting.origin.place}: a node sets node.* alone; it gets {key} from the hub")
     variables = settings_of_environment(os.environ if environ is None else environ)
-    settings = [*(setting for setting in variables if setting.key[0] not in _other_sections()), *flags]
+    settings = [*(setting for setting in variables if setting.key[0] not in _sections_without("node")), *flags]
     _refuse_unknown(settings, AlgorithmConfig)
     _refuse_values_for_sections(settings, AlgorithmConfig)
     values, origins = merge(settings)
     return _validated(NodeConfig, values.get("node", {}), _OriginFinder(origins, DEFAULT), ("node",))
+
+
+def load_environment_config(env_id: str, *, overrides: Sequence[str | Setting] = ()) -> EnvironmentConfig:
+    """The settings of an environment that belongs to no run.
+
+    Args:
+        env_id: the environment.
+        overrides: as for `load_config`, of keys in the section `environment` alone.
+
+    Raises:
+        UsageError: an override is at fault, or belongs to another section.
+    """
+    settings = [Setting(("environment", "id"), env_id, Origin("flag", env_id)), *_all_overrides(overrides)]
+    for setting in settings:
+        if setting.key[0] in _sections_without("environment"):
+            raise UsageError(f"{setting.origin.place}: an environment alone has environment.* and no other settings")
+    _refuse_unknown(settings, AlgorithmConfig)
+    _refuse_values_for_sections(settings, AlgorithmConfig)
+    values, origins = merge(settings)
+    return _validated(EnvironmentConfig, values["environment"], _OriginFinder(origins, DEFAULT), ("environment",))
 
 
 def dump_toml(config: RunConfig, *, with_node: bool = True) -> str:
@@ -167,8 +188,8 @@ def _all_overrides(overrides: Sequence[str | Setting]) -> list[Setting]:
     return [setting for settings in parsed for setting in settings]
 
 
-def _other_sections() -> set[str]:
-    return set(RunConfig.model_fields) - {"node"}
+def _sections_without(name: str) -> set[str]:
+    return set(RunConfig.model_fields) - {name}
 
 
 class _OriginFinder:

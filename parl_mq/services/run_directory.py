@@ -6,15 +6,12 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from parl_mq.config.loader import dump_toml
 from parl_mq.config.models import RunConfig
 from parl_mq.errors import ConfigError
-
-METRICS: Final = "metrics.jsonl"
-SUMMARY: Final = "summary.json"
-CONFIG: Final = "config.toml"
+from parl_mq.observe.files import CHECKPOINTS, CONFIG, LOGS, METRICS, SUMMARY
 
 
 class RunDirectory:
@@ -50,12 +47,12 @@ class RunDirectory:
     @property
     def logs(self) -> Path:
         """Folder of the nodes' logs."""
-        return self.path / "logs"
+        return self.path / LOGS
 
     @property
     def checkpoints(self) -> Path:
         """Folder of the learner's checkpoints and of `best`."""
-        return self.path / "checkpoints"
+        return self.path / CHECKPOINTS
 
     def append_metrics(self, row: Mapping[str, Any]) -> None:
         """Adds one line to metrics.jsonl."""

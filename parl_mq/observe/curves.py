@@ -1,0 +1,134 @@
+"""Reads what a run recorded, metrics.jsonl, into arrays."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from parl_mq.errors import RecordError
+from parl_mq.observe.files import METRICS
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Exploration:
+    """Returns of the exploring actors; P points in order of time.
+
+    Attributes:
+        env_steps: [P], of all actors.
+        wall_s: [P], since the command started.
+        mean_return: [P], over the last episodes.
+    """
+
+    env_steps: Floats
+    wall_s: Floats
+    mean_return: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluations:
+    """Returns of the greedy policy; P evaluations in order of time.
+
+    Attributes:
+        env_steps: [P], of all actors when it ended.
+        wall_s: [P], since the command started.
+        mean_return: [P].
+        returns: P arrays, the returns of its episodes.
+    """
+
+    env_steps: Floats
+    wall_s: Floats
+    mean_return: Floats
+    returns: tuple[Floats, ...]
+
+    def quantile(self, share: float) -> Floats:
+        """[P] returns that `share` of an evaluation's episodes stay below, interpolated."""
+        return np.array([np.quantile(returns, share) for returns in self.returns])
+
+    def first_at_least(self, target: float) -> int | None:
+        """Index of the first evaluation whose mean met the target, or None."""
+        (met,) = np.nonzero(self.mean_return >= target)
+        return int(met[0]) if len(met) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """All that a run recorded about its returns.
+
+    Attributes:
+        newest: the figures of the newest row, by the names in parl_mq.metrics; empty before the first one.
+        wall_s: time of the newest row, seconds since the command started.
+    """
+
+    exploration: Exploration
+    evaluations: Evaluations
+    newest: Mapping[str, float]
+    wall_s: float
+
+
+def read_curve(run_dir: Path) -> Curve:
+    """The learning curve of a run, which may still be going: an unfinished last line does not count.
+
+    Raises:
+        RecordError: the directory holds no metrics, or a line of them is damaged; the message names it.
+    """
+    explored: list[tuple[float, float, float]] = []
+    judged: list[tuple[float, float, float]] = []
+    returns: list[Floats] = []
+    newest: Mapping[str, Any] = {}
+    wall_s = 0.0
+    for place, row in _rows(run_dir / METRICS):
+        match row:
+            case {
+                "kind": "evaluation",
+                "time_s": float() | int() as wall_s,
+                "env_steps": int() as steps,
+                "mean_return": float() | int() as mean,
+                "returns": [_, *_] as episodes,
+            }:
+                judged.append((steps, wall_s, mean))
+                returns.append(np.array(episodes, np.float64))
+            case {"kind": "figures", "time_s": float() | int() as wall_s}:
+                newest = row
+                if "train_return" in row and "env_steps_total" in row:
+                    explored.append((row["env_steps_total"], wall_s, row["train_return"]))
+            case {"kind": "evaluation" | "figures"}:
+                raise RecordError(f"{place} is damaged: a row of kind {row['kind']} lacks a part")
+    figures = {name: float(value) for name, value in newest.items() if isinstance(value, float | int)}
+    return Curve(Exploration(*_columns(explored)), Evaluations(*_columns(judged), tuple(returns)), figures, wall_s)
+
+
+def _columns(points: list[tuple[float, float, float]]) -> tuple[Floats, Floats, Floats]:
+    table = np.array(points, np.float64).reshape(-1, 3)
+    return table[:, 0], table[:, 1], table[:, 2]
+
+
+EMPTY: Final = Curve(Exploration(*_columns([])), Evaluations(*_columns([]), ()), {}, 0.0)
+"""Of a run that recorded nothing yet."""
+
+
+def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Each whole line with its place; the last one may have been cut off."""
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError as error:
+        raise RecordError(f"{path.parent} holds no run's metrics: there is no {path.name} in it") from error
+    except OSError as error:
+        raise RecordError(f"{path} cannot be read: {error.strerror}") from error
+    for number, line in enumerate(lines, start=1):
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            if number == len(lines):
+                return
+            raise RecordError(f"{path}:{number} is damaged: it is no JSON") from error
+        if not isinstance(row, dict):
+            raise RecordError(f"{path}:{number} is damaged: it is no row of metrics")
+        yield f"{path}:{number}", row

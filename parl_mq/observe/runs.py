@@ -1,0 +1,295 @@
+"""Finds run directories, says what became of each, and compares those that differ in nothing but their seed."""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from parl_mq.errors import RecordError
+from parl_mq.observe.curves import EMPTY, read_curve
+from parl_mq.observe.files import CHECKPOINTS, CONFIG, METRICS, SUMMARY
+from parl_mq.observe.statistics import bootstrap_band, interquartile_mean
+
+SILENT_AFTER_S: Final = 30.0
+"""A run writes metrics every second; one that wrote none for so long, and no summary, was cut off."""
+MAX_DEPTH: Final = 3
+"""Levels of folders that are searched for runs; deeper ones belong to something else."""
+
+State = Literal["done", "interrupted", "failed", "running"]
+Settings = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What became of one run.
+
+    Attributes:
+        path: its directory.
+        state: `failed` too if it was cut off without a summary.
+        error: why it failed.
+        settings: as in its config.toml, by dotted key.
+        eval_return: mean return of the newest evaluation, or None before the first.
+        time_to_target_s: None if the target was not reached, or there is none.
+    """
+
+    path: Path
+    state: State
+    error: str | None
+    settings: Settings
+    reached: bool
+    eval_return: float | None
+    env_steps: int
+    updates: int
+    wall_s: float
+    time_to_target_s: float | None
+
+    @property
+    def preset(self) -> str:
+        """Name of the preset or file that it came from."""
+        return str(self.settings.get("preset", "custom"))
+
+    @property
+    def env_id(self) -> str:
+        """Its environment."""
+        return str(self.settings["environment.id"])
+
+    @property
+    def algorithm(self) -> str:
+        """Its algorithm."""
+        return str(self.settings["algorithm.name"])
+
+    @property
+    def seed(self) -> int:
+        """Of all its random streams."""
+        return int(self.settings.get("seed", 0))
+
+    @property
+    def target_return(self) -> float | None:
+        """What counts as reached, or None."""
+        target = self.settings.get("stop.target_return")
+        return None if target is None else float(target)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values by name; the settings are left out."""
+        named = ("preset", "env_id", "algorithm", "seed", "target_return")
+        own = [field.name for field in fields(self) if field.name not in ("path", "settings")]
+        return {"run_dir": str(self.path), **{name: getattr(self, name) for name in (*named, *own)}}
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Runs with equal settings but for the seed and what belongs to each machine (the section `node`).
+
+    Attributes:
+        label: the preset, and the settings in which it differs from other groups of that preset.
+        runs: in the order of their seeds.
+    """
+
+    label: str
+    runs: tuple[Run, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What the runs of a group came to; those that still go are left out.
+
+    Attributes:
+        num_runs: N that ended.
+        num_reached: of them, those that reached the target.
+        iqm_return: interquartile mean of their last evaluations, or None if there was none.
+        low: lower end of its 95 % band, or None for fewer than two runs.
+        high: upper end.
+        median_time_to_target_s: over all N, where one that did not reach counts as never; None for never.
+    """
+
+    label: str
+    num_runs: int
+    num_reached: int
+    iqm_return: float | None
+    low: float | None
+    high: float | None
+    median_time_to_target_s: float | None
+
+
+def is_run(path: Path) -> bool:
+    """Whether a directory looks like a run's."""
+    return (path / CONFIG).is_file() and (path / CHECKPOINTS).is_dir()
+
+
+def find_runs(root: Path) -> list[Path]:
+    """The run directories at and below `root`, sorted.
+
+    Raises:
+        RecordError: there is no such directory.
+    """
+    if not root.is_dir():
+        raise RecordError(f"{root}: there is no such directory")
+    return sorted(_search(root, MAX_DEPTH))
+
+
+def read_run(path: Path, now: float) -> Run:
+    """What became of a run.
+
+    Args:
+        path: its directory.
+        now: seconds since 1970, to tell whether it is still going.
+
+    Raises:
+        RecordError: the directory is no run's, or a file in it is damaged.
+    """
+    settings = read_settings(path)
+    if (path / SUMMARY).exists():
+        return _ended(path, settings, _parsed(path / SUMMARY, json.loads))
+    return _without_summary(path, settings, now)
+
+
+def read_settings(path: Path) -> Settings:
+    """The settings of a run, by dotted key, whichever version wrote them.
+
+    Raises:
+        RecordError: the directory is no run's, or its settings are damaged.
+    """
+    if not is_run(path):
+        what = (
+            "there is no such directory" if not path.exists() else f"it has no {CONFIG} with {CHECKPOINTS}/ beside it"
+        )
+        raise RecordError(f"{path} is no run directory: {what}")
+    settings = dict(_leaves(_parsed(path / CONFIG, tomllib.loads), ""))
+    if missing := {"environment.id", "algorithm.name"} - settings.keys():
+        raise RecordError(f"{path / CONFIG} is no run's: it does not set {', '.join(sorted(missing))}")
+    return settings
+
+
+def group_runs(runs: Iterable[Run]) -> list[Group]:
+    """Puts runs together that differ in their seed alone; groups in the order of their labels."""
+    by_settings = sorted(runs, key=lambda run: (run.preset, _shared(run), run.seed, str(run.path)))
+    groups = [tuple(same) for _, same in groupby(by_settings, key=_shared)]
+    labels = _labels([group[0] for group in groups])
+    return [Group(label, group) for label, group in zip(labels, groups, strict=True)]
+
+
+def compare(group: Group, rng: np.random.Generator) -> Comparison:
+    """What a group's runs came to; `rng` draws the band's resamples."""
+    ended = [run for run in group.runs if run.state != "running"]
+    returns = [run.eval_return for run in ended if run.eval_return is not None]
+    low = high = None
+    if len(returns) > 1:
+        band = bootstrap_band([np.array(returns)[:, None]], rng)
+        low, high = band.low.item(), band.high.item()
+    return Comparison(
+        group.label,
+        len(ended),
+        sum(run.reached for run in ended),
+        float(interquartile_mean(returns)) if returns else None,
+        low,
+        high,
+        _median_time(ended),
+    )
+
+
+def _search(path: Path, depth: int) -> Iterator[Path]:
+    if is_run(path):
+        yield path
+    elif depth > 0:
+        with os.scandir(path) as entries:
+            folders = [Path(entry.path) for entry in entries if entry.is_dir() and not entry.name.startswith(".")]
+        for folder in folders:
+            yield from _search(folder, depth - 1)
+
+
+def _ended(path: Path, settings: Settings, summary: Mapping[str, Any]) -> Run:
+    error = summary.get("error")
+    state: State = "failed" if error else "interrupted" if summary.get("interrupted") else "done"
+    try:
+        return Run(
+            path,
+            state,
+            error,
+            settings,
+            reached=bool(summary["reached"]),
+            eval_return=summary["eval_return"],
+            env_steps=summary["env_steps"],
+            updates=summary["updates"],
+            wall_s=summary["wall_s"],
+            time_to_target_s=summary["time_to_target_s"],
+        )
+    except KeyError as missing:
+        raise RecordError(f"{path / SUMMARY} is no run's summary: it lacks {missing}") from missing
+
+
+def _without_summary(path: Path, settings: Settings, now: float) -> Run:
+    """A run that is still going, or was cut off: its metrics say how far it came."""
+    metrics = path / METRICS
+    has_begun = metrics.exists()
+    silent_s = now - (metrics if has_begun else path).stat().st_mtime
+    curve = read_curve(path) if has_begun else EMPTY
+    is_silent = silent_s > SILENT_AFTER_S
+    judged = curve.evaluations.mean_return
+    target = settings.get("stop.target_return")
+    place = None if target is None else curve.evaluations.first_at_least(target)
+    return Run(
+        path,
+        "failed" if is_silent else "running",
+        f"cut off: no summary, and nothing written for {silent_s:.0f} s" if is_silent else None,
+        settings,
+        reached=place is not None,
+        eval_return=float(judged[-1]) if len(judged) else None,
+        env_steps=int(curve.newest.get("env_steps_total", 0)),
+        updates=int(curve.newest.get("updates_total", 0)),
+        wall_s=curve.wall_s,
+        time_to_target_s=None if place is None else float(curve.evaluations.wall_s[place]),
+    )
+
+
+def _median_time(runs: Sequence[Run]) -> float | None:
+    times = [np.inf if run.time_to_target_s is None else run.time_to_target_s for run in runs]
+    median = float(np.median(times)) if times else np.inf
+    return median if np.isfinite(median) else None
+
+
+def _shared(run: Run) -> str:
+    """What the runs of a group have in common, as one comparable text."""
+    shared = {key: value for key, value in run.settings.items() if key != "seed" and not key.startswith("node.")}
+    return json.dumps(shared, sort_keys=True, default=str)
+
+
+def _labels(runs: Sequence[Run]) -> list[str]:
+    """Names that tell groups apart: the preset, and what differs among the groups that share it."""
+    labels = []
+    for run in runs:
+        rivals = [other for other in runs if other.preset == run.preset]
+        keys = sorted({key for other in rivals for key in other.settings if _differs(key, rivals)})
+        shown = ", ".join(f"{key}={run.settings.get(key, 'none')}" for key in keys)
+        labels.append(f"{run.preset} ({shown})" if shown else run.preset)
+    return labels
+
+
+def _differs(key: str, runs: Sequence[Run]) -> bool:
+    if key == "seed" or key.startswith("node."):
+        return False
+    return any(run.settings.get(key) != runs[0].settings.get(key) for run in runs)
+
+
+def _leaves(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _parsed(path: Path, parse: Any) -> Any:
+    try:
+        return parse(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RecordError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise RecordError(f"{path} is damaged: {error}") from error
