@@ -153,6 +153,10 @@ cdef inline Header *header_at(const Shape *shape, int64_t slot) noexcept nogil:
     return <Header *>record_at(shape, slot)
 
 
+cdef inline int64_t slot_of(const Shape *shape, uint64_t key) noexcept nogil:
+    return <int64_t>(key - shape.prefix) % shape.num_rows
+
+
 cdef inline int64_t rows_of(const Fragments *given, int64_t f) noexcept nogil:
     return <int64_t>given.num_context[f] + given.lengths[f] + given.num_overlap[f] + 1
 
@@ -232,7 +236,7 @@ cdef void copy_stack(const Shape *shape, const Field *field, int64_t slot, int64
         target += field.size
 
 
-cdef void gather_rows(const Shape *shape, const Field *observations, const Field *others, const int64_t *positions,
+cdef void gather_rows(const Shape *shape, const Field *observations, const Field *others, const uint64_t *keys,
                       int64_t start, int64_t stop, uint8_t **targets, int64_t first) noexcept nogil:
     cdef int64_t i
     cdef int64_t c
@@ -247,8 +251,8 @@ cdef void gather_rows(const Shape *shape, const Field *observations, const Field
     cdef uint8_t **step_targets = other_targets + shape.num_others
     for i in range(start, stop):
         if i + AHEAD < stop:
-            ask_for_window(shape, positions[i + AHEAD] % shape.num_rows)
-        slot = positions[i] % shape.num_rows
+            ask_for_window(shape, slot_of(shape, keys[i + AHEAD]))
+        slot = slot_of(shape, keys[i])
         at = first + i
         k = window_length(shape, slot)
         record = record_at(shape, slot)
@@ -588,29 +592,31 @@ cdef class Rows:
 
     def locate(self, slots):
         cdef int64_t n = len(slots)
-        cdef int64_t *slot = <int64_t *>address(slots, n * 8, True)
-        cdef int64_t tail = self._counters[TAIL]
-        cdef int64_t base = tail - tail % self._shape.num_rows
+        cdef uint64_t *key = <uint64_t *>address(slots, n * 8, True)
+        cdef uint64_t tail = self._counters[TAIL]
+        cdef uint64_t base = tail - tail % self._shape.num_rows
         cdef int64_t i
         for i in range(n):
-            slot[i] += base if base + slot[i] >= tail else base + self._shape.num_rows
+            key[i] += base if base + key[i] >= tail else base + self._shape.num_rows
+            key[i] += self._shape.prefix
 
-    def gather(self, positions, tuple targets, int64_t first):
+    def gather(self, keys, tuple targets, int64_t first):
         cdef uint8_t *addresses[2 * MAX_COLUMNS + 5]
-        cdef int64_t n = len(positions)
-        cdef const int64_t *position = <const int64_t *>address(positions, n * 8, False)
+        cdef int64_t n = len(keys)
+        cdef const uint64_t *key = <const uint64_t *>address(keys, n * 8, False)
         cdef int64_t num_bytes = self._addresses(targets, first + n, addresses)
+        cdef uint64_t oldest
         cdef int64_t i
         if n * num_bytes < RELEASE_BYTES:
-            gather_rows(&self._shape, self._observations, self._others, position, 0, n, addresses, first)
+            gather_rows(&self._shape, self._observations, self._others, key, 0, n, addresses, first)
         else:
             with nogil:
-                gather_rows(&self._shape, self._observations, self._others, position, 0, n, addresses, first)
+                gather_rows(&self._shape, self._observations, self._others, key, 0, n, addresses, first)
         acquire_fence()
-        cdef int64_t tail = load(&self._counters[TAIL])
+        oldest = self._shape.prefix + <uint64_t>load(&self._counters[TAIL])
         for i in range(n):
-            if position[i] < tail:
-                return [j for j in range(n) if position[j] < tail]
+            if key[i] < oldest:
+                return [j for j in range(n) if key[j] < oldest]
         return None
 
     cdef int64_t _addresses(self, tuple targets, int64_t n, uint8_t **addresses) except -1:
@@ -637,14 +643,14 @@ cdef class Rows:
             t += 1
         return num_bytes
 
-    def are_live(self, positions):
-        cdef int64_t n = len(positions)
-        cdef const int64_t *position = <const int64_t *>address(positions, n * 8, False)
+    def are_live(self, keys):
+        cdef int64_t n = len(keys)
+        cdef const uint64_t *key = <const uint64_t *>address(keys, n * 8, False)
         result = np.empty(n, np.bool_)
         cdef uint8_t *flags = address(result, n, True)
         cdef int64_t i
         for i in range(n):
-            flags[i] = header_at(&self._shape, position[i] % self._shape.num_rows).flags & LIVE_FLAG
+            flags[i] = header_at(&self._shape, slot_of(&self._shape, key[i])).flags & LIVE_FLAG
         return result
 
     def find(self, keys, slots, indices):
@@ -659,7 +665,7 @@ cdef class Rows:
         cdef int64_t num_found = 0
         for i in range(n):
             if i + AHEAD < n:
-                prefetch(header_at(&self._shape, <int64_t>(key[i + AHEAD] - self._shape.prefix) % self._shape.num_rows))
+                prefetch(header_at(&self._shape, slot_of(&self._shape, key[i + AHEAD])))
             position = <int64_t>(key[i] - self._shape.prefix)
             if position < 0 or position >= committed:
                 raise KeysRefused(f"keys[{i}] is {key[i]}: no row of this shard ever had it")

@@ -156,23 +156,27 @@ class Rows:
     def restart(self, tail: int, committed: int, num_live: int) -> None:
         """Starts with the rows in [tail, committed), or empty at a position that was never used."""
 
-    def locate(self, slots: Int64s) -> None:
-        """Turns slots of valid rows into their positions, in place."""
+    def locate(self, slots: npt.NDArray[np.uint64]) -> None:
+        """Turns slots of valid rows into their keys, in place."""
 
-    def gather(self, positions: Int64s, targets: tuple[Array, ...], first: int) -> list[int] | None:
+    def gather(self, keys: npt.NDArray[np.uint64], targets: tuple[Array, ...], first: int) -> list[int] | None:
         """Copies the windows that start at live rows out, with n-step sums.
 
         Args:
-            positions: [B].
-            targets: C-contiguous arrays of at least first + B rows, in the order of TableColumns.
+            keys: [B], of rows that are or were valid.
+            targets: C-contiguous arrays of at least first + B rows, in the order of `draw_columns` without keys and
+                probabilities.
             first: row of the targets that the first window goes to.
 
         Returns:
-            None, or which of the positions were overwritten meanwhile; their rows hold anything.
+            None, or the indices of keys whose rows were overwritten meanwhile: what was copied of them may be anything.
+
+        Raises:
+            ValueError: an array is too short or not contiguous, or their number is wrong.
         """
 
-    def are_live(self, positions: Int64s) -> npt.NDArray[np.bool_]:
-        """Whether a transition starts at each position of [tail, committed)."""
+    def are_live(self, keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+        """Whether a transition starts at each of the rows, which are valid."""
 
     def find(self, keys: npt.NDArray[np.uint64], slots: Int64s, indices: Int64s) -> int:
         """Which keys are still valid, and their slots.

@@ -13,7 +13,7 @@ from parl_mq.errors import SnapshotError
 from parl_mq.replay._rows import Incoming, Part, Rows
 from parl_mq.replay._sum_tree import SumTree
 from parl_mq.replay.contents import RingContents, check_headers, slot_ranges
-from parl_mq.replay.keys import Keys, Positions
+from parl_mq.replay.keys import Keys
 from parl_mq.replay.layout import HEADER_DTYPE, HEADER_NAME
 from parl_mq.replay.mapping import Segment
 from parl_mq.replay.refusals import TableEmpty
@@ -87,7 +87,6 @@ class Ring:
         self.tree = tree
         self.capacity = capacity
         self.prefix = prefix
-        self._prefix = np.uint64(prefix)
         self.counts = RingCounts()
         self.max_magnitude = 0.0
         self._segment = segment
@@ -196,68 +195,63 @@ class Ring:
             The total at the draw, or None where no row is live: nothing was drawn then. A total of 0 stands for a
             uniform draw.
         """
-        positions = targets.keys[start:stop].view(np.int64)
-        probabilities = targets.probabilities[start:stop]
+        keys, probabilities = targets.keys[start:stop], targets.probabilities[start:stop]
         with self.lock:
-            total = self._choose(positions, probabilities)
+            total = self._choose(keys, probabilities)
             if total is None:
                 return None
             self.counts.drawn += stop - start
-        torn = self.rows.gather(positions, targets.columns, start)
+        torn = self.rows.gather(keys, targets.columns, start)
         if torn is not None:
-            self._draw_again(torn, positions, probabilities, targets.columns, start)
-        keys = positions.view(np.uint64)
-        keys += self._prefix
+            self._draw_again(torn, keys, probabilities, targets.columns, start)
         if chance != 1.0:
             probabilities *= chance
         return total
 
-    def _choose(self, positions: Positions, probabilities: Values) -> float | None:
-        """Fills in positions and p_i / total; the caller holds the lock."""
+    def _choose(self, keys: Keys, probabilities: Values) -> float | None:
+        """Fills in keys and p_i / total; the caller holds the lock."""
         total = self.tree.total
         if total > 0.0:
             self._rng.random(out=probabilities)
-            self.tree.draw(probabilities, positions, probabilities)
-            self.rows.locate(positions)
+            self.tree.draw(probabilities, keys.view(np.int64), probabilities)
+            self.rows.locate(keys)
             probabilities /= total
         elif self.rows.num_live > 0:
-            self._choose_uniformly(positions)
+            self._choose_uniformly(keys)
             probabilities[:] = 1.0 / self.rows.num_live
         else:
             return None
         return total
 
-    def _choose_uniformly(self, positions: Positions) -> None:
+    def _choose_uniformly(self, keys: Keys) -> None:
         num_chosen = 0
-        while num_chosen < len(positions):
-            wanted = len(positions) - num_chosen
-            candidates = self._rng.integers(self.rows.tail, self.rows.committed, wanted)
+        oldest, end = self.prefix + self.rows.tail, self.prefix + self.rows.committed
+        while num_chosen < len(keys):
+            candidates = self._rng.integers(oldest, end, len(keys) - num_chosen, np.uint64)
             live = candidates[self.rows.are_live(candidates)]
-            positions[num_chosen : num_chosen + len(live)] = live
+            keys[num_chosen : num_chosen + len(live)] = live
             num_chosen += len(live)
 
-    def _draw_again(
-        self, torn: list[int], positions: Positions, probabilities: Values, columns: Columns, start: int
-    ) -> None:
+    def _draw_again(self, torn: list[int], keys: Keys, probabilities: Values, columns: Columns, start: int) -> None:
         self.counts.torn += len(torn)
         for i in torn:
-            one, chance = positions[i : i + 1], probabilities[i : i + 1]
+            key, probability = keys[i : i + 1], probabilities[i : i + 1]
             for _ in range(MAX_TRIES_BESIDE_INSERTS):
-                if self._choose_one(one, chance) and self.rows.gather(one, columns, start + i) is None:
+                if self._choose_one(key, probability) and self.rows.gather(key, columns, start + i) is None:
                     break
             else:
-                self._draw_alone(one, chance, columns, start + i)
+                self._draw_alone(key, probability, columns, start + i)
 
-    def _choose_one(self, position: Positions, probability: Values) -> bool:
+    def _choose_one(self, key: Keys, probability: Values) -> bool:
         with self.lock:
-            return self._choose(position, probability) is not None
+            return self._choose(key, probability) is not None
 
-    def _draw_alone(self, position: Positions, probability: Values, columns: Columns, row: int) -> None:
+    def _draw_alone(self, key: Keys, probability: Values, columns: Columns, row: int) -> None:
         """Draws with inserts held back: one under way may have evicted all rows, and not committed its own yet."""
         with self.writer, self.lock:
-            if self._choose(position, probability) is None:
+            if self._choose(key, probability) is None:
                 raise TableEmpty("an insert was interrupted after it had evicted the last rows")
-            self.rows.gather(position, columns, row)
+            self.rows.gather(key, columns, row)
 
     def find(self, keys: Keys) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Slots of the keys that are still valid, and their indices; the caller holds the lock.

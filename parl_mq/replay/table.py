@@ -139,7 +139,7 @@ class Table:
     @property
     def num_live(self) -> int:
         """Rows that may be drawn."""
-        return sum(ring.rows.num_live for ring in self._rings)
+        return sum([ring.rows.num_live for ring in self._rings])
 
     @property
     def num_rows(self) -> int:
