@@ -1,8 +1,9 @@
-"""Fragments as the arrays of an InsertFragments message, and back with every check."""
+"""Fragments as the arrays of an InsertFragments message, and back, with every check that needs no table."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -10,10 +11,13 @@ import numpy.typing as npt
 from parl_mq.errors import WireError
 from parl_mq.fragments import FragmentBatch
 from parl_mq.spec import TableSpec
-from parl_mq.wire.codec import Arrays, expect_arrays
+from parl_mq.wire.codec import Arrays, Shape, expect_arrays
 
-_PREFIX = "fragment."
-_FIELDS = {
+PREFIX: Final = "fragment."
+"""Of the arrays that describe the fragments, so that columns may have any name that one would give them."""
+PRIORITIES: Final = f"{PREFIX}priorities"
+
+_PER_FRAGMENT: Final[Mapping[str, tuple[Shape, str]]] = {
     "lengths": (("F",), "int32"),
     "num_context": (("F",), "int32"),
     "num_overlap": (("F",), "int32"),
@@ -23,45 +27,93 @@ _FIELDS = {
 
 
 def arrays_of(fragments: FragmentBatch) -> Arrays:
-    """The arrays of the message; what describes fragments has a prefix that no column's name can have."""
-    arrays: Arrays = {name: np.asarray(column) for name, column in fragments.columns.items()}
-    arrays |= {_PREFIX + name: getattr(fragments, name) for name in _FIELDS}
-    if fragments.priorities is not None:
-        arrays[f"{_PREFIX}priorities"] = fragments.priorities
-    return arrays
+    """The arrays of an InsertFragments message; no copies."""
+    described: Arrays = {PREFIX + name: getattr(fragments, name) for name in _PER_FRAGMENT}
+    priorities = {} if fragments.priorities is None else {PRIORITIES: fragments.priorities}
+    return {**fragments.columns, **described, **priorities}
 
 
-def fragment_batch_of(arrays: Arrays, spec: TableSpec) -> FragmentBatch:
-    """The fragments that `arrays_of` described.
+def fragment_batch_of(
+    arrays: Mapping[str, npt.NDArray[Any]], spec: TableSpec, *, must_be_finite: bool = False
+) -> FragmentBatch:
+    """The fragments in the arrays of an InsertFragments message; no copies.
+
+    Args:
+        arrays: as a Decoder returned them.
+        spec: of the table.
+        must_be_finite: NaN and infinite rewards are refused, but in closing rows, where nobody reads them.
 
     Raises:
-        WireError: an array is missing, foreign, of another dtype or shape, or they contradict each other.
+        WireError: something is wrong with them; it names the field.
     """
-    expected: dict[str, tuple[tuple[int | str, ...], str]] = {
+    expected: dict[str, tuple[Shape, str]] = {
         column.name: (("R", *column.shape), column.dtype) for column in spec.columns
     }
-    expected |= {_PREFIX + name: row for name, row in _FIELDS.items()}
-    if f"{_PREFIX}priorities" in arrays:
-        expected[f"{_PREFIX}priorities"] = (("T",), "float64")
+    expected |= {PREFIX + name: array for name, array in _PER_FRAGMENT.items()}
+    if PRIORITIES in arrays:
+        expected[PRIORITIES] = (("P",), "float64")
     sizes = expect_arrays(arrays, expected)
-    described: dict[str, npt.NDArray[Any]] = {name: arrays[_PREFIX + name] for name in _FIELDS}
-    _check_counts(described, sizes)
-    return FragmentBatch(
+    described: dict[str, npt.NDArray[Any]] = {name: arrays[PREFIX + name] for name in _PER_FRAGMENT}
+    fragments = FragmentBatch(
         columns={column.name: arrays[column.name] for column in spec.columns},
-        priorities=arrays.get(f"{_PREFIX}priorities"),
+        priorities=arrays.get(PRIORITIES),
         **described,
     )
+    _check_counts(fragments, sizes)
+    _check_ends(fragments)
+    if must_be_finite:
+        _check_rewards(fragments)
+    return fragments
 
 
-def _check_counts(described: dict[str, npt.NDArray[Any]], sizes: dict[str, int]) -> None:
-    lengths, context, overlap = (described[name].astype(np.int64) for name in ("lengths", "num_context", "num_overlap"))
-    if not len(lengths):
-        raise WireError("field lengths: a message must have at least one fragment")
-    for name, values, smallest in (("lengths", lengths, 1), ("num_context", context, 0), ("num_overlap", overlap, 0)):
-        if values.min() < smallest:
-            raise WireError(f"field {name}: got {values.min()}, expected at least {smallest}")
-    rows = int((lengths + context + overlap + 1).sum())
-    if rows != sizes["R"]:
-        raise WireError(f"field lengths: the fragments have {rows} rows, the columns {sizes['R']}")
-    if "T" in sizes and sizes["T"] != int(lengths.sum()):
-        raise WireError(f"field priorities: got {sizes['T']} values, expected {int(lengths.sum())}")
+def _check_counts(fragments: FragmentBatch, sizes: Mapping[str, int]) -> None:
+    if not fragments.num_fragments:
+        raise WireError(f"field {PREFIX}lengths: no fragment at all")
+    for name, least in (("lengths", 1), ("num_context", 0), ("num_overlap", 0)):
+        counts = getattr(fragments, name)
+        if (smallest := counts.min()) < least:
+            raise WireError(
+                f"field {PREFIX}{name}: {smallest} at fragment {counts.argmin()}, expected at least {least}"
+            )
+    num_rows = int(_rows_of(fragments).sum())
+    if num_rows != sizes["R"]:
+        raise WireError(f"field {PREFIX}lengths: the fragments have {num_rows} rows, the columns {sizes['R']}")
+    if fragments.priorities is not None:
+        _check_priorities(fragments.priorities, fragments.num_live)
+
+
+def _check_priorities(priorities: npt.NDArray[np.float64], num_live: int) -> None:
+    if len(priorities) != num_live:
+        raise WireError(f"field {PRIORITIES}: {len(priorities)} for {num_live} live rows")
+    is_good = (priorities >= 0) & (priorities < np.inf)  # both are false for NaN
+    if not is_good.all():
+        row = int(is_good.argmin())
+        raise WireError(f"field {PRIORITIES}: {priorities[row]} at live row {row}, expected a finite number >= 0")
+
+
+def _check_ends(fragments: FragmentBatch) -> None:
+    """Only a fragment's last step may end an episode; closing rows are not read."""
+    closing = _closing_rows(fragments)
+    for name in ("terminated", "truncated"):
+        ends = fragments.columns[name]
+        if np.count_nonzero(ends) != np.count_nonzero(ends[closing]) + np.count_nonzero(ends[closing - 1]):
+            row = np.setdiff1d(np.flatnonzero(ends), [*closing, *(closing - 1)])[0]
+            raise WireError(f"field {name}: set at row {row}, which is not the last step of a fragment")
+
+
+def _check_rewards(fragments: FragmentBatch) -> None:
+    is_bad = ~np.isfinite(fragments.columns["reward"])
+    is_bad[_closing_rows(fragments)] = False
+    if is_bad.any():
+        row = int(is_bad.argmax())
+        raise WireError(f"field reward: {fragments.columns['reward'][row]} at row {row}, expected a finite number")
+
+
+def _rows_of(fragments: FragmentBatch) -> npt.NDArray[np.int64]:
+    """[F] rows of each fragment, its closing row included; in int64, where three int32 cannot overflow."""
+    return fragments.lengths.astype(np.int64) + fragments.num_context + fragments.num_overlap + 1
+
+
+def _closing_rows(fragments: FragmentBatch) -> npt.NDArray[np.int64]:
+    """[F] row of each fragment's closing row. The step before it is the fragment's last."""
+    return np.cumsum(_rows_of(fragments)) - 1
