@@ -16,7 +16,7 @@ import uvloop
 
 from parl_mq.config.loader import load_config
 from parl_mq.config.models import RunConfig
-from parl_mq.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_OK, NodeFailed
+from parl_mq.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_OK, ConfigError, NodeFailed
 from parl_mq.replay.memory import check_memory
 from parl_mq.rollout.building import table_spec
 from parl_mq.services.run_directory import RunDirectory
@@ -60,6 +60,7 @@ def train(
     config: RunConfig | str | Path,
     *,
     run_dir: Path | str | None = None,
+    resume: bool = False,
     on_progress: Callable[[RunProgress], None] | None = None,
     started_at: float | None = None,
 ) -> Result:
@@ -69,12 +70,14 @@ def train(
 
     Args:
         config: settings, or the name of a preset, or a TOML file.
-        run_dir: must not exist yet; None makes one under `runs/`.
+        run_dir: must not exist yet, unless it is to be resumed; None makes one under `runs/`.
+        resume: the run in `run_dir` goes on: learner, counters and evaluations; the replay is filled anew.
         on_progress: called about four times a second.
         started_at: monotonic time from which the run's seconds count; None: now.
 
     Raises:
-        ConfigError: the settings are impossible, or `run_dir` exists. Nothing was started.
+        ConfigError: the settings are impossible, `run_dir` exists, or it holds another run than the one to be resumed.
+            Nothing was started.
         EnvironmentFault: the environment cannot be made. Nothing was started.
         MemoryRefused: the replay table would not fit. Nothing was started.
         NodeFailed: a node ended unexpectedly; the others were stopped.
@@ -83,7 +86,7 @@ def train(
     settings = config if isinstance(config, RunConfig) else load_config(config)
     spec = table_spec(settings)
     check_memory(table_settings(settings).memory_need(spec), ring_root(settings.node))
-    directory = RunDirectory.create(Path(run_dir) if run_dir is not None else _new_run_path(settings), settings)
+    directory = _open(settings, run_dir) if resume else _create(settings, run_dir)
 
     async def run() -> str:
         stop = StopSignal()
@@ -106,6 +109,31 @@ def train(
 
 def _ignore(progress: RunProgress) -> None:
     del progress
+
+
+def _create(config: RunConfig, run_dir: Path | str | None) -> RunDirectory:
+    return RunDirectory.create(Path(run_dir) if run_dir is not None else _new_run_path(config), config)
+
+
+def _open(config: RunConfig, run_dir: Path | str | None) -> RunDirectory:
+    """The directory of a run to be resumed, which must have been started with the same settings."""
+    if run_dir is None:
+        raise ConfigError("--resume needs --run-dir, the run to go on with")
+    directory = RunDirectory.open(Path(run_dir))
+    earlier = load_config(directory.config)
+    differing = [key for key in _FIXED if getattr(earlier, key) != getattr(config, key)]
+    if differing:
+        raise ConfigError(
+            f"{run_dir} was started with other settings in {', '.join(differing)} (see {directory.config}); "
+            "give the same ones, or start a new run"
+        )
+    directory.read_memory()
+    directory.write_config(config)
+    return directory
+
+
+_FIXED: Final = ("environment", "algorithm", "seed")
+"""Settings that a run keeps for life: its networks and what they learn."""
 
 
 def _new_run_path(config: RunConfig) -> Path:

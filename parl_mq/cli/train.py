@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -21,6 +22,7 @@ def train(
     ] = None,
     max_steps: Annotated[int | None, typer.Option(help="End after so many environment steps.")] = None,
     max_seconds: Annotated[float | None, typer.Option(help="End after so many seconds.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --run-dir.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, one line, to stdout.")] = False,
 ) -> None:
     """Train on this machine: start every node, show the progress, stop them cleanly.
@@ -49,8 +51,10 @@ def train(
     from parl_mq.observe.progress import progress_view
     from parl_mq.observe.summary import print_summary
 
+    if resume and run_dir is not None:
+        _tell_where_it_goes_on(run_dir)
     with progress_view(config, sys.stderr, time.monotonic) as view:
-        result = api.train(config, run_dir=run_dir, on_progress=view, started_at=_process_started_at())
+        result = api.train(config, run_dir=run_dir, resume=resume, on_progress=view, started_at=_process_started_at())
     print_summary(result.summary, sys.stderr)
     if as_json:
         print(json.dumps(result.summary, allow_nan=False))
@@ -74,3 +78,16 @@ def _process_started_at() -> float:
         ticks = int(stat.read().rpartition(")")[2].split()[19])
     age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     return time.monotonic() - age_s
+
+
+def _tell_where_it_goes_on(run_dir: Path) -> None:
+    import sys
+
+    from parl_mq.services.run_directory import RunDirectory
+
+    memory = RunDirectory.open(run_dir).read_memory()
+    print(
+        f"going on after {memory.totals.get('env_steps_total', 0):,.0f} environment steps and {memory.updates:,.0f} "
+        "updates; the replay is empty and is filled again before the learner goes on",
+        file=sys.stderr,
+    )

@@ -51,7 +51,9 @@ async def serve(options: NodeOptions, stop: StopSignal) -> int:
         async with joined(network, options, "actor", stop) as (link, welcome):
             config = run_config(welcome, options.node)
             await work(prepare_training_thread, config.actor.threads)
-            collector = await work(partial(build_collector, config, welcome.index, clock=time.monotonic))
+            attempt = welcome.incarnation - 1  # a resumed run must not repeat what its environments have shown
+            build = partial(build_collector, config, welcome.index, clock=time.monotonic, attempt=attempt)
+            collector = await work(build)
             await offer_spec(link, collector.spec)
             link.status.waits("an open table")
             replays = await stop.wait_for(link.replay_endpoints())

@@ -65,6 +65,7 @@ class Hub:
             run_id=uuid.uuid4().hex[:12],
             weights_endpoint=self._weights.endpoint,
             started_at=options.started_at,
+            before=self._directory.read_memory(),
         )
         self._is_done = asyncio.Event()
         self._next_metrics_at = 0.0
@@ -88,7 +89,7 @@ class Hub:
 
     def summary(self) -> dict[str, Any]:
         """What summary.json holds."""
-        state, figures, wall_s = self._state, self._state.figures(), time.monotonic() - self._started_at
+        state, figures, wall_s = self._state, self._state.figures(), self._state.wall_s(time.monotonic())
         steps, updates = figures.get("env_steps_total", 0.0), figures.get("updates_total", 0.0)
         return {
             "preset": self._config.preset,
@@ -97,7 +98,7 @@ class Hub:
             "seed": self._config.seed,
             "target_return": self._config.stop.target_return,
             "reached": state.time_to_target_s is not None,
-            "eval_return": state.evaluations[-1].mean_return if state.evaluations else None,
+            "eval_return": state.eval_return,
             "env_steps": int(steps),
             "updates": int(updates),
             "wall_s": round(wall_s, 3),
@@ -107,8 +108,8 @@ class Hub:
             "samples_per_insert": figures.get("samples_per_insert"),
             "run_dir": str(self._directory.path),
             "episodes": int(figures["episodes_total"]),
-            "evaluations": len(state.evaluations),
-            "best_eval_return": figures.get("best_eval_return"),
+            "evaluations": state.num_evaluations,
+            "best_eval_return": state.best_eval_return,
             "first_env_step_s": None if state.first_step_s is None else round(state.first_step_s, 3),
             "stop_reason": state.stop_reason,
             "interrupted": state.was_interrupted,
@@ -174,9 +175,9 @@ class Hub:
     def _record_metrics(self) -> None:
         now = time.monotonic()
         figures = {name: value for name, value in self._state.figures().items() if _is_finite(value)}
-        self._directory.append_metrics(
-            {"kind": "figures", "time_s": round(now - self._started_at, 3), "phase": self._state.phase, **figures}
-        )
+        time_s = round(self._state.wall_s(now), 3)
+        self._directory.append_metrics({"kind": "figures", "time_s": time_s, "phase": self._state.phase, **figures})
+        self._directory.write_memory(self._state.memory(now))
 
     def _record_evaluation(self, evaluation: Evaluation) -> None:
         report = evaluation.report

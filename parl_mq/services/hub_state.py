@@ -6,7 +6,7 @@ Pure and synchronous: each method takes the time, changes state and returns the 
 from __future__ import annotations
 
 import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -15,6 +15,7 @@ from typing import Any, Final, assert_never
 from parl_mq.config.models import RunConfig
 from parl_mq.errors import EXIT_CONFIG, EXIT_INTERNAL, EXIT_TEMPORARY
 from parl_mq.net.channel import PeerId
+from parl_mq.services.run_memory import RunMemory
 from parl_mq.spec import WeightsVersion
 from parl_mq.wire.messages import (
     MAIN_TABLE,
@@ -115,23 +116,28 @@ class HubState:
         error: what made the run fail, with its exit code, or None.
     """
 
-    def __init__(self, config: RunConfig, *, run_id: str, weights_endpoint: str, started_at: float) -> None:
+    def __init__(
+        self, config: RunConfig, *, run_id: str, weights_endpoint: str, started_at: float, before: RunMemory
+    ) -> None:
         self.phase = "starting"
         self.stop_reason = ""
         self.evaluations: list[Evaluation] = []
         self.error: tuple[str, int] | None = None
         self.was_interrupted = False
-        self.time_to_target_s: float | None = None
+        self.time_to_target_s = before.time_to_target_s
         self.first_step_s: float | None = None
         self._config = config
         self._run_id = run_id
         self._weights_endpoint = weights_endpoint
         self._started_at = started_at
+        self._before = before
+        self._incarnation = before.incarnation + 1
+        self._totals_of_gone = Counter(before.totals)
         self._nodes: dict[str, Node] = {}
         self._spec: SpecOffer | None = None
-        self._generation = 0
-        self._recent_returns: deque[float] = deque(maxlen=RECENT_EPISODES)
-        self._num_episodes = 0
+        self._generation = before.generation
+        self._recent_returns: deque[float] = deque(before.recent_returns, maxlen=RECENT_EPISODES)
+        self._num_episodes = before.num_episodes
         self._rates = _Rates()
         self._stages: list[_Stage] = []
         self._stage_deadline = 0.0
@@ -175,21 +181,31 @@ class HubState:
     def _welcome(self, peer: PeerId, hello: Hello, now: float) -> list[Outgoing]:
         if refusal := self._why_not(hello):
             return [(peer, refusal)]
-        known = self._nodes.get(hello.name)
-        is_new_epoch = known is None or known.hello.epoch != hello.epoch
-        index = self._free_index(hello) if known is None else known.index
-        self._nodes[hello.name] = node = Node(peer, hello, index, now)
-        if hello.role == "learner" and is_new_epoch:
-            self._generation += 1
+        node = self._node_of(peer, hello, now)
         welcome = Welcome(
             run_id=self._run_id,
-            index=index,
+            index=node.index,
             config=self._config.model_dump(mode="json", exclude={"node"}),
             generation=self._generation if hello.role == "learner" else 0,
+            incarnation=self._incarnation,
             weights_endpoint=self._weights_endpoint,
             heartbeat_s=HEARTBEAT_S,
         )
         return [(peer, welcome), (peer, self._run_state()), *self._open_table(node), *self._stop_if_ending(node)]
+
+    def _node_of(self, peer: PeerId, hello: Hello, now: float) -> Node:
+        """The node's record; a new process of a known name takes over its index, and the old one's totals are kept."""
+        known = self._nodes.get(hello.name)
+        if known is not None and known.hello.epoch == hello.epoch:
+            known.peer, known.hello = peer, hello
+            return known
+        if known is not None:
+            self._totals_of_gone.update(_totals_of(known))
+        if hello.role == "learner":
+            self._generation += 1
+        node = Node(peer, hello, self._free_index(hello) if known is None else known.index, now)
+        self._nodes[hello.name] = node
+        return node
 
     def _why_not(self, hello: Hello) -> HelloRefused | None:
         if hello.protocol != PROTOCOL_VERSION:
@@ -261,12 +277,12 @@ class HubState:
 
     def _note_evaluation(self, report: EvaluationFinished, now: float) -> list[Outgoing]:
         mean, target = fmean(report.returns), self._config.stop.target_return
-        best = max((evaluation.mean_return for evaluation in self.evaluations), default=None)
+        best = self.best_eval_return
         evaluation = Evaluation(
             report=report,
             mean_return=mean,
             env_steps=int(self._sum("env_steps_total")),
-            wall_s=now - self._started_at,
+            wall_s=self.wall_s(now),
             reaches_target=target is not None and mean >= target,
             is_best=best is None or mean >= best,
         )
@@ -285,7 +301,7 @@ class HubState:
 
     def tick(self, now: float) -> list[Outgoing]:
         """To be called a few times a second: limits in time, deadlines of the stop sequence, progress."""
-        self._rates.note(now, self._sum("env_steps_total"), self._sum("updates_total"))
+        self._rates.note(now, self._sum("env_steps_total"), self.num_updates)
         seconds = self._config.stop.max_seconds
         outgoing: list[Outgoing] = []
         if seconds is not None and now - self._started_at >= seconds:
@@ -309,7 +325,7 @@ class HubState:
         steps = self._sum("env_steps_total")
         if self.phase == "starting" and steps > 0:
             self.phase = "filling"
-        if self.phase == "filling" and self._sum("updates_total") > 0:
+        if self.phase == "filling" and self._has_updated:
             self.phase = "training"
         limit = self._config.stop.max_steps
         if limit is not None and steps >= limit:
@@ -382,28 +398,81 @@ class HubState:
 
     # Figures
 
+    def wall_s(self, now: float) -> float:
+        """Seconds that the run has taken, earlier starts included."""
+        return self._before.wall_s + now - self._started_at
+
+    @property
+    def num_updates(self) -> float:
+        """Learner updates; a learner counts those of its checkpoint itself."""
+        told = [node.counters["updates_total"] for node in self._nodes.values() if "updates_total" in node.counters]
+        return max(told, default=self._before.updates)
+
+    @property
+    def num_evaluations(self) -> int:
+        """Finished evaluations."""
+        return self._before.num_evaluations + len(self.evaluations)
+
+    @property
+    def eval_return(self) -> float | None:
+        """Mean return of the last evaluation."""
+        return self.evaluations[-1].mean_return if self.evaluations else self._before.eval_return
+
+    @property
+    def best_eval_return(self) -> float | None:
+        """The best mean return of an evaluation."""
+        means = [evaluation.mean_return for evaluation in self.evaluations]
+        if self._before.best_eval_return is not None:
+            means.append(self._before.best_eval_return)
+        return max(means, default=None)
+
+    def memory(self, now: float) -> RunMemory:
+        """What the next start of this run must know."""
+        totals = Counter(self._totals_of_gone)
+        for node in self._nodes.values():
+            totals.update(_totals_of(node))
+        return RunMemory(
+            incarnation=self._incarnation,
+            generation=self._generation,
+            totals=dict(totals),
+            updates=self.num_updates,
+            num_episodes=self._num_episodes,
+            num_evaluations=self.num_evaluations,
+            recent_returns=tuple(self._recent_returns),
+            eval_return=self.eval_return,
+            best_eval_return=self.best_eval_return,
+            wall_s=self.wall_s(now),
+            time_to_target_s=self.time_to_target_s,
+        )
+
     def figures(self) -> dict[str, float]:
         """Name -> value (see parl_mq.metrics); what is unknown is absent."""
-        figures = {name: self._sum(name) for name in self._totals()}
+        figures = {name: self._sum(name) for name in self._total_names()}
         for node in self._workers():
             gauges = {name: value for name, value in node.counters.items() if not name.endswith("_total")}
             if node.role in ("learner", "replay") and node.index == 0:
                 figures.update({name: value for name, value in gauges.items() if name != "rss_bytes"})
         figures["rss_bytes"] = self._sum("rss_bytes")
+        figures["updates_total"] = self.num_updates
         figures["env_steps_per_s"], figures["updates_per_s"] = self._rates.per_s
         figures["episodes_total"] = float(self._num_episodes)
         if self._recent_returns:
             figures["train_return"] = fmean(self._recent_returns)
-        if self.evaluations:
-            figures["eval_return"] = self.evaluations[-1].mean_return
-            figures["best_eval_return"] = max(evaluation.mean_return for evaluation in self.evaluations)
+        if self.eval_return is not None and self.best_eval_return is not None:
+            figures["eval_return"], figures["best_eval_return"] = self.eval_return, self.best_eval_return
         return figures
 
-    def _totals(self) -> set[str]:
-        return {name for node in self._workers() for name in node.counters if name.endswith("_total")}
+    @property
+    def _has_updated(self) -> bool:
+        return any(node.role == "learner" and node.state == "updating" for node in self._nodes.values())
+
+    def _total_names(self) -> set[str]:
+        living = {name for node in self._workers() for name in node.counters if name.endswith("_total")}
+        return living | set(self._totals_of_gone)
 
     def _sum(self, name: str) -> float:
-        return sum(node.counters.get(name, 0.0) for node in self._nodes.values())
+        """Over the nodes that are here and those that were."""
+        return self._totals_of_gone[name] + sum(node.counters.get(name, 0.0) for node in self._nodes.values())
 
     def _workers(self) -> Iterable[Node]:
         return [node for node in self._nodes.values() if node.role != "supervisor"]
@@ -413,6 +482,11 @@ class HubState:
 
     def _tell_all(self, message: Message) -> list[Outgoing]:
         return [(node.peer, message) for node in self._living()]
+
+
+def _totals_of(node: Node) -> dict[str, float]:
+    """A node's totals that end with its process; the learner's updates go on in its checkpoint."""
+    return {name: value for name, value in node.counters.items() if name.endswith("_total") and name != "updates_total"}
 
 
 class _Rates:

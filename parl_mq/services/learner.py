@@ -57,9 +57,9 @@ async def serve(options: NodeOptions, directory: Path, stop: StopSignal) -> int:
             link.status.waits("the environment's spec")
             spec = await stop.wait_for(link.table_spec())
             if spec is not None:
-                learner = await work(build_learner, config, spec, welcome)
+                learner = await work(build_learner, config, spec, welcome, directory / CHECKPOINTS)
                 source = WeightsSource(network.connect(welcome.weights_endpoint))
-                node = LearnerNode(link, work, stop, learner, config, directory / "checkpoints")
+                node = LearnerNode(link, work, stop, learner, config, directory / CHECKPOINTS)
                 await node.run(source, network, welcome, spec)
         return EXIT_OK
     finally:
@@ -67,14 +67,18 @@ async def serve(options: NodeOptions, directory: Path, stop: StopSignal) -> int:
         network.close()
 
 
-def build_learner(config: RunConfig, spec: TableSpec, welcome: Welcome) -> Learner:
-    """The trainer on its device, with the bookkeeping around it; to be called in the work thread."""
+def build_learner(config: RunConfig, spec: TableSpec, welcome: Welcome, checkpoint_root: Path) -> Learner:
+    """The trainer on its device, as its newest whole checkpoint left it; to be called in the work thread.
+
+    Raises:
+        SnapshotError: the newest whole checkpoint is of another algorithm or network.
+    """
     device = choose_device(config.node.device)
     prepare_training_thread(config.node.threads or 1)
     seed = int(np.random.SeedSequence(config.seed, spawn_key=(LEARNER_STREAM, 0)).generate_state(1)[0])
     policy_spec = spec.stacked(config.environment.frame_stack)
     trainer = load_algorithm(config.algorithm.name).make_trainer(config.algorithm, policy_spec, seed, device)
-    return Learner(
+    learner = Learner(
         trainer,
         spec,
         config.learner,
@@ -82,8 +86,16 @@ def build_learner(config: RunConfig, spec: TableSpec, welcome: Welcome) -> Learn
         generation=welcome.generation,
         clock=time.monotonic,
     )
+    found = checkpoints.find_newest(checkpoint_root)
+    for damage in found.damaged:
+        log.warning("skipped a damaged checkpoint: %s", damage)
+    if found.checkpoint is not None:
+        learner.resume(found.checkpoint)
+        log.info("going on from %s, after %d updates", found.path, learner.num_updates)
+    return learner
 
 
+CHECKPOINTS: Final = "checkpoints"
 LEARNER_STREAM: Final = 7
 """Key of the stream that the networks' first weights come from; the same for every rank."""
 

@@ -60,7 +60,7 @@ async def _serve_table(
 ) -> None:
     spec = TableSpec.from_wire(opening.columns, opening.spaces)
     directory = ring_root(config.node) / f"{welcome.run_id}-{link.name}"
-    seed = np.random.SeedSequence(config.seed, spawn_key=(REPLAY_STREAM, welcome.index))
+    seed = np.random.SeedSequence(config.seed, spawn_key=(REPLAY_STREAM, welcome.index, welcome.incarnation))
     try:
         directory.mkdir(mode=0o700, parents=True)
         table = Table(table_settings(config), spec, directory=directory, rng=np.random.default_rng(seed))

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from parl_mq.config.loader import dump_toml
 from parl_mq.config.models import RunConfig
 from parl_mq.errors import ConfigError
 from parl_mq.observe.files import CHECKPOINTS, CONFIG, LOGS, METRICS, SUMMARY
+from parl_mq.services.files import write_atomically
+from parl_mq.services.run_memory import RunMemory
+
+MEMORY: Final = "hub.json"
 
 
 class RunDirectory:
@@ -36,8 +39,39 @@ class RunDirectory:
         directory = cls(path)
         directory.logs.mkdir()
         directory.checkpoints.mkdir()
-        write_atomically(path / CONFIG, dump_toml(config))
+        directory.write_config(config)
         return directory
+
+    def write_config(self, config: RunConfig) -> None:
+        """Writes the resolved configuration."""
+        write_atomically(self.config, dump_toml(config))
+
+    @classmethod
+    def open(cls, path: Path) -> RunDirectory:
+        """A directory that an earlier start of the run has made.
+
+        Raises:
+            ConfigError: it is none.
+        """
+        directory = cls(path)
+        if not directory.config.is_file():
+            raise ConfigError(f"{path} is no run directory, it holds no {CONFIG}; leave out --resume to start one")
+        for folder in (directory.logs, directory.checkpoints):
+            folder.mkdir(exist_ok=True)
+        return directory
+
+    def read_memory(self) -> RunMemory:
+        """What the run remembers; a run that has not begun remembers nothing.
+
+        Raises:
+            SnapshotError: the file is damaged.
+        """
+        path = self.path / MEMORY
+        return RunMemory.read(path) if path.exists() else RunMemory()
+
+    def write_memory(self, memory: RunMemory) -> None:
+        """Replaces what the run remembers."""
+        memory.write(self.path / MEMORY)
 
     @property
     def config(self) -> Path:
@@ -67,13 +101,3 @@ class RunDirectory:
         """What `write_summary` wrote, or None."""
         path = self.path / SUMMARY
         return json.loads(path.read_text()) if path.exists() else None
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Writes a file so that a reader finds the old text or the new one, never a part."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)

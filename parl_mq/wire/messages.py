@@ -170,6 +170,7 @@ class Welcome(Message):
         index: this node's index among its role, the same after a reconnect.
         config: the run's resolved configuration, without the section `node`.
         generation: of the weights that a learner publishes; 0 for other roles.
+        incarnation: starts of this run, this one included; random streams depend on it.
         weights_endpoint: the hub's weights socket.
     """
 
@@ -178,6 +179,7 @@ class Welcome(Message):
     index: NonNegativeInt
     config: dict[str, Any]
     generation: NonNegativeInt
+    incarnation: PositiveInt
     weights_endpoint: Text
     heartbeat_s: Annotated[float, Field(gt=0)]
 
@@ -362,8 +364,9 @@ class AttachRefused(Message):
 class InsertFragments(Message):
     """Actor -> replay: store these fragments (parl_mq.fragments.FragmentBatch).
 
-    Arrays: each of the table's columns [R, *shape]; lengths, num_context, num_overlap [F] int32;
-    starts_episode [F] bool; versions [F, 2] uint32; optionally priorities [num_live] float64.
+    Arrays: each of the table's columns [R, *shape]; fragment.lengths, fragment.num_context, fragment.num_overlap
+    [F] int32; fragment.starts_episode [F] bool; fragment.versions [F, 2] uint32; optionally fragment.priorities
+    [num_live] float64.
 
     Attributes:
         sequence: grows by one per message of this (name, epoch) to this replay node.
