@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import NoReturn
 
@@ -12,6 +13,10 @@ def main() -> NoReturn:
     """Runs the command line and ends the process with a documented exit code."""
     from parl_mq.cli.app import app
 
+    if (here := os.getcwd()) not in sys.path:
+        sys.path.append(
+            here
+        )  # `module:NAME` in settings may stand in the current folder; what is installed comes first
     try:
         app(prog_name="parl-mq")
     except ParlError as error:

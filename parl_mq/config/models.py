@@ -17,10 +17,12 @@ from pydantic import (
     PositiveFloat,
     PositiveInt,
     SerializeAsAny,
+    field_validator,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
 
+from parl_mq.config.import_paths import import_path
 from parl_mq.spec import Column
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -39,7 +41,7 @@ class EnvironmentConfig(Section):
     """Which environment, and how it is made.
 
     Attributes:
-        id: a gymnasium id, or `module:EnvId`.
+        id: a gymnasium id, `module:EnvId`, `module:function`, or an installed entry point; from Python also a function.
         kwargs: passed to the environment's maker.
         max_episode_steps: time limit in steps; None keeps the environment's own.
         frame_stack: observations that the policy sees at once; stacks are built from single frames.
@@ -49,6 +51,11 @@ class EnvironmentConfig(Section):
     kwargs: dict[str, Any] = Field(default_factory=dict)
     max_episode_steps: PositiveInt | None = None
     frame_stack: Annotated[int, Field(ge=1, le=16)] = 1
+
+    @field_validator("id", mode="before")
+    @classmethod
+    def _name_function(cls, value: Any) -> Any:
+        return import_path(value) if callable(value) else value
 
 
 class AlgorithmConfig(Section):

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from difflib import SequenceMatcher
 from functools import partial
-from importlib import import_module
 from typing import Any, Final, Literal
 
 import gymnasium
@@ -17,6 +15,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 
 from parl_mq.config.models import EnvironmentConfig
 from parl_mq.errors import EnvironmentFault
+from parl_mq.rollout.lookup import environment_spec
 from parl_mq.spec import spec_of
 
 AnyEnv = gymnasium.Env[Any, Any]
@@ -33,7 +32,6 @@ def make_single(config: EnvironmentConfig) -> AnyEnv:
     Raises:
         EnvironmentFault: it cannot be made, or its spaces are not supported.
     """
-    _registered(config.id)
     env = _make_sub(config, index=0)
     _check_spaces(config.id, env)
     return env
@@ -49,23 +47,23 @@ def make_vector(config: EnvironmentConfig, num_envs: int, vectorization: Vectori
     Raises:
         EnvironmentFault: it cannot be made, or its spaces are not supported.
     """
-    registered = _registered(config.id)
-    has_own = registered.vector_entry_point is not None and not registered.additional_wrappers
+    found = _found(config.id)
+    has_own = found.vector_entry_point is not None and not found.additional_wrappers
     with _translated(config.id):
         if vectorization == "auto" and has_own and num_envs > 1:
-            envs = _make_own(config, num_envs)
+            envs = _make_own(found, config, num_envs)
         else:
             envs = _make_from_subs(config, num_envs, vectorization)
-    envs.unwrapped.spec = registered
+    envs.unwrapped.spec = found
     _check_spaces(config.id, envs)
     return envs
 
 
-def _make_own(config: EnvironmentConfig, num_envs: int) -> AnyVectorEnv:
+def _make_own(found: EnvSpec, config: EnvironmentConfig, num_envs: int) -> AnyVectorEnv:
     time_limit: dict[str, Any] = (
         {} if config.max_episode_steps is None else {"max_episode_steps": config.max_episode_steps}
     )
-    return gymnasium.make_vec(config.id, num_envs, "vector_entry_point", **config.kwargs, **time_limit)
+    return gymnasium.make_vec(found, num_envs, "vector_entry_point", **config.kwargs, **time_limit)
 
 
 def _make_from_subs(config: EnvironmentConfig, num_envs: int, vectorization: Vectorization) -> AnyVectorEnv:
@@ -80,7 +78,10 @@ def _make_sub(config: EnvironmentConfig, index: int) -> AnyEnv:
     with _translated(config.id):
         # Gymnasium's checker is left out: SubEnvironment and the stepper check what matters at every step.
         env = gymnasium.make(
-            config.id, max_episode_steps=config.max_episode_steps, disable_env_checker=True, **config.kwargs
+            environment_spec(config.id),
+            max_episode_steps=config.max_episode_steps,
+            disable_env_checker=True,
+            **config.kwargs,
         )
     return SubEnvironment(env, f"{config.id}, environment {index}")
 
@@ -148,19 +149,9 @@ def _copied(obs: Any) -> Any:
             return np.array(obs)
 
 
-def _registered(env_id: str) -> EnvSpec:
-    """Gymnasium's entry for an id; imports the module that the id names in front of a colon."""
-    module, _, name = env_id.rpartition(":")
-    if module:
-        with _translated(env_id):
-            import_module(module)
-    if (registered := gymnasium.registry.get(name)) is None:
-        nearest = max(gymnasium.registry, key=lambda known: (SequenceMatcher(None, name, known).ratio(), known))
-        raise EnvironmentFault(
-            f"environment.id: there is no environment {name!r}; the nearest is {nearest!r}. "
-            "An environment of another package, or your own, is named `module:EnvId`: importing the module registers it"
-        )
-    return registered
+def _found(env_id: str) -> EnvSpec:
+    with _translated(env_id):
+        return environment_spec(env_id)
 
 
 def _check_spaces(env_id: str, env: AnyEnv | AnyVectorEnv) -> None:
@@ -188,6 +179,6 @@ def _translated(env_id: str) -> Iterator[None]:
 
 
 def _extra_for(env_id: str) -> str:
-    entry_point = gymnasium.registry[env_id.rpartition(":")[2]].entry_point
-    groups = [extra for extra in EXTRAS if f".{extra}." in str(entry_point)]
+    registered = gymnasium.registry.get(env_id.rpartition(":")[2])
+    groups = [extra for extra in EXTRAS if registered is not None and f".{extra}." in str(registered.entry_point)]
     return f" (here: pip install 'parl-mq[{groups[0]}]')" if groups else ""

@@ -20,7 +20,7 @@ from parl_mq.net.zmq_channel import Network
 from parl_mq.services.hub_link import HubLink
 from parl_mq.services.run_directory import RunDirectory
 from parl_mq.services.runtime import StopSignal
-from parl_mq.services.zygote import ForkedProcess, Zygote
+from parl_mq.services.zygote import ForkedProcess, Zygote, module_path
 from parl_mq.spec import TableSpec
 from parl_mq.wire.messages import Role, RunProgress, SpecOffer, StopRequest
 
@@ -168,6 +168,7 @@ class Supervisor:
         with log.open("wb") as stderr:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
+                "-P",
                 "-m",
                 "parl_mq",
                 role,
@@ -257,7 +258,7 @@ def _child_environment(role: Role) -> dict[str, str]:
     """One thread for each actor's and evaluator's numerics: many processes share the cores."""
     single = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     hidden = {"CUDA_VISIBLE_DEVICES": ""} if role != "learner" else {}
-    return {**os.environ, **single, **hidden}
+    return {**os.environ, **single, **hidden, "PYTHONPATH": module_path()}
 
 
 def _runtime_root(config: RunConfig) -> Path:

@@ -32,6 +32,11 @@ CHILDREN_END_S: Final = 5.0
 RunNode = Callable[[dict[str, Any]], int]
 
 
+def module_path() -> str:
+    """PYTHONPATH of a child started with -P, so that it imports the same modules as this process, in the same order."""
+    return os.pathsep.join(os.path.abspath(entry) for entry in sys.path if os.path.exists(entry or os.curdir))
+
+
 @dataclass(slots=True)
 class ForkedProcess:
     """A child of the zygote, as the supervisor sees it; the same face as an asyncio process.
@@ -83,6 +88,7 @@ class Zygote:
         with log.open("ab") as stderr, theirs:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
+                "-P",
                 "-m",
                 module,
                 str(theirs.fileno()),
@@ -91,7 +97,7 @@ class Zygote:
                 stderr=stderr,
                 pass_fds=(*pass_fds, theirs.fileno()),
                 start_new_session=True,
-                env={**os.environ, **single},
+                env={**os.environ, **single, "PYTHONPATH": module_path()},
             )
         zygote = cls(process, ours)
         reader, zygote._writer = await asyncio.open_unix_connection(sock=ours)
