@@ -16,6 +16,7 @@ from parl_mq.observe.curves import Curve, Evaluations, Exploration, Floats, read
 from parl_mq.observe.files import LEARNING_CURVE
 from parl_mq.observe.runs import Group, Settings, read_settings
 from parl_mq.observe.statistics import bootstrap_band, interquartile_mean, on_common_axis
+from parl_mq.observe.words import compact, counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -76,8 +77,7 @@ def write_comparison(groups: Sequence[Group], path: Path, rng: np.random.Generat
         UsageError: the file's name has another ending.
         RecordError: no run has an evaluation, metrics are damaged, or the picture cannot be written.
     """
-    if path.suffix.lower() not in FORMATS:
-        raise UsageError(f"--plot {path}: the file's name must end in {', '.join(FORMATS)}")
+    check_format(path)
     curves = [(group, _evaluated(group)) for group in groups]
     shown = [(group, runs) for group, runs in curves if runs]
     if not shown:
@@ -87,12 +87,18 @@ def write_comparison(groups: Sequence[Group], path: Path, rng: np.random.Generat
         for target in {run.target_return for group, _ in shown for run in group.runs}:
             _draw_target(axes, target)
         for index, (group, runs) in enumerate(shown):
-            label = f"{group.label}, {len(runs)} run{'s' if len(runs) > 1 else ''}"
+            label = f"{group.label}, {counted(len(runs), 'run')}"
             _draw_group(axes, runs, along, rng, label=label, color=PALETTE[index % len(PALETTE)])
         _frame(axes)
     _legend(figure, panels[0])
     _save(figure, path)
     return path
+
+
+def check_format(path: Path) -> None:
+    """Raises UsageError if the name's ending is none of FORMATS."""
+    if path.suffix.lower() not in FORMATS:
+        raise UsageError(f"{path}: the file's name must end in {', '.join(FORMATS)}")
 
 
 def _evaluated(group: Group) -> list[Evaluations]:
@@ -204,11 +210,3 @@ def _verdict(evaluations: Evaluations, target: float | None) -> str:
 def _common_title(groups: Sequence[Group]) -> str:
     environments = sorted({run.env_id for group in groups for run in group.runs})
     return f"{', '.join(environments)}: interquartile mean over seeds, 95 % band; ended runs keep their last value"
-
-
-def compact(number: float) -> str:
-    """A count in at most five characters or so: 950, 12k, 1.5M."""
-    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(number) >= size:
-            return f"{number / size:.3g}{unit}"
-    return f"{number:.3g}"

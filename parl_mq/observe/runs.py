@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from parl_mq.errors import RecordError
+from parl_mq.errors import RecordError, UsageError
 from parl_mq.observe.curves import EMPTY, read_curve
 from parl_mq.observe.files import CHECKPOINTS, CONFIG, METRICS, SUMMARY
 from parl_mq.observe.statistics import bootstrap_band, interquartile_mean
@@ -128,10 +128,10 @@ def find_runs(root: Path) -> list[Path]:
     """The run directories at and below `root`, sorted.
 
     Raises:
-        RecordError: there is no such directory.
+        UsageError: there is no such directory.
     """
     if not root.is_dir():
-        raise RecordError(f"{root}: there is no such directory")
+        raise UsageError(f"{root}: there is no such directory")
     return sorted(_search(root, MAX_DEPTH))
 
 
@@ -155,13 +155,13 @@ def read_settings(path: Path) -> Settings:
     """The settings of a run, by dotted key, whichever version wrote them.
 
     Raises:
-        RecordError: the directory is no run's, or its settings are damaged.
+        UsageError: there is no such directory.
+        RecordError: it is no run's, or its settings are damaged.
     """
+    if not path.is_dir():
+        raise UsageError(f"{path}: there is no such directory")
     if not is_run(path):
-        what = (
-            "there is no such directory" if not path.exists() else f"it has no {CONFIG} with {CHECKPOINTS}/ beside it"
-        )
-        raise RecordError(f"{path} is no run directory: {what}")
+        raise RecordError(f"{path} is no run directory: it has no {CONFIG} with {CHECKPOINTS}/ beside it")
     settings = dict(_leaves(_parsed(path / CONFIG, tomllib.loads), ""))
     if missing := {"environment.id", "algorithm.name"} - settings.keys():
         raise RecordError(f"{path / CONFIG} is no run's: it does not set {', '.join(sorted(missing))}")
@@ -267,7 +267,9 @@ def _labels(runs: Sequence[Run]) -> list[str]:
     for run in runs:
         rivals = [other for other in runs if other.preset == run.preset]
         keys = sorted({key for other in rivals for key in other.settings if _differs(key, rivals)})
-        shown = ", ".join(f"{key}={run.settings.get(key, 'none')}" for key in keys)
+        names = [key.rpartition(".")[2] for key in keys]
+        short = [key if names.count(name) > 1 else name for key, name in zip(keys, names, strict=True)]
+        shown = ", ".join(f"{name}={run.settings.get(key, 'none')}" for key, name in zip(keys, short, strict=True))
         labels.append(f"{run.preset} ({shown})" if shown else run.preset)
     return labels
 

@@ -11,8 +11,8 @@ from parl_mq.algorithms.registry import load_algorithm
 from parl_mq.config.models import RunConfig
 from parl_mq.rollout.assembler import FragmentAssembler, FragmentShape
 from parl_mq.rollout.collector import Collector, Pace
-from parl_mq.rollout.environments import make_single, make_vector
-from parl_mq.rollout.evaluation import Evaluator
+from parl_mq.rollout.environments import AnyVectorEnv, make_single, make_vector
+from parl_mq.rollout.evaluation import MAX_ENVS, Evaluator
 from parl_mq.rollout.exploration import ladder_places
 from parl_mq.rollout.frames import FrameStack
 from parl_mq.rollout.seeds import environment_seeds, random_stream
@@ -70,8 +70,12 @@ def build_collector(config: RunConfig, index: int, *, clock: Callable[[], float]
     )
 
 
-def build_evaluator(config: RunConfig) -> tuple[Evaluator, Policy]:
+def build_evaluator(config: RunConfig, make_one: Callable[[], AnyVectorEnv] | None = None) -> tuple[Evaluator, Policy]:
     """The evaluator of a run, and a policy that it can play once weights are loaded.
+
+    Args:
+        config: of the run.
+        make_one: makes a vector of one environment that plays all episodes in turn; None: as many play at once as may.
 
     Raises:
         EnvironmentFault: the environments cannot be made.
@@ -79,7 +83,8 @@ def build_evaluator(config: RunConfig) -> tuple[Evaluator, Policy]:
     """
     depth = config.environment.frame_stack
     evaluator = Evaluator(
-        partial(make_vector, config.environment),
+        partial(make_vector, config.environment) if make_one is None else lambda num_envs: make_one(),
+        max_envs=MAX_ENVS if make_one is None else 1,
         num_episodes=config.evaluation.num_episodes,
         seed=config.evaluation.seed,
         frame_stack=depth,

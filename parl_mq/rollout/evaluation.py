@@ -48,14 +48,21 @@ class Evaluator:
         num_episodes: E >= 1.
         seed: of the environments.
         frame_stack: observations that the policy sees at once.
+        max_envs: environments at most; one plays the episodes one after another.
     """
 
     def __init__(
-        self, make_envs: Callable[[int], AnyVectorEnv], *, num_episodes: int, seed: int, frame_stack: int = 1
+        self,
+        make_envs: Callable[[int], AnyVectorEnv],
+        *,
+        num_episodes: int,
+        seed: int,
+        frame_stack: int = 1,
+        max_envs: int = MAX_ENVS,
     ) -> None:
         if num_episodes < 1:
             raise ValueError(f"num_episodes must be at least 1; got {num_episodes}")
-        num_envs = min(num_episodes, MAX_ENVS)
+        num_envs = min(num_episodes, max_envs)
         self._stepper = Stepper(make_envs(num_envs))
         self._frames = FrameStack(self._stepper.spec.observation_names, frame_stack)
         self._seeds = environment_seeds(seed, "evaluator", 0, num_envs)

@@ -1,0 +1,50 @@
+"""`parl-mq env check`: whether an environment can be used here, and what is odd about it."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Final
+
+import typer
+
+from parl_mq.cli import options
+
+UNSUPPORTED: Final = 1
+SEED: Final = 1
+MARKS: Final = {"ok": "", "note": "note: ", "fault": "fault: "}
+
+
+def check(
+    env_id: Annotated[str, typer.Argument(metavar="ID", help="A gymnasium id, or module:EnvId.")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="environment.KEY=VALUE", help="How it is made. Repeatable."),
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Try an environment: spaces, seeding, episodes, memory, vector version, speed.
+
+    Exit code 0 if actors can use it, 1 if not.
+    """
+    import time
+
+    from parl_mq.config.loader import load_environment_config
+    from parl_mq.services.env_check import check_environment
+
+    report = check_environment(load_environment_config(env_id, overrides=settings or []), SEED, time.monotonic)
+    if as_json:
+        print(json.dumps(report.to_json()))
+    else:
+        from rich.table import Table
+        from rich.text import Text
+
+        from parl_mq.observe.run_table import result_console
+
+        table = Table.grid(padding=(0, 2))
+        for finding in report.findings:
+            style = {"ok": "", "note": "yellow", "fault": "bold red"}[finding.verdict]
+            table.add_row(Text(finding.about, "dim"), Text(MARKS[finding.verdict] + finding.what, style))
+        console = result_console()
+        console.print(table)
+        console.print(Text(f"{env_id} is {'supported' if report.is_supported else 'not supported'}", "bold"))
+    raise typer.Exit(0 if report.is_supported else UNSUPPORTED)
