@@ -1,6 +1,7 @@
 """A file of named arrays with a JSON head: written at once or not at all, and checked when read.
 
-Layout: 8 bytes of magic, the head's length as uint64, the head, then each array's raw bytes in C order, little-endian.
+Layout: 8 bytes of magic, the head's length and its CRC-32 as uint64, the head, then each array's raw bytes in C order,
+little-endian.
 The head is a JSON object: `version`, `metadata`, and `arrays`, a list of name, dtype, shape, and CRC-32.
 """
 
@@ -24,7 +25,7 @@ MAGIC: Final = b"PARLSNAP"
 FORMAT_VERSION: Final = 1
 _CHUNK_BYTES: Final = 16 * 1024 * 1024
 _MAX_HEAD_BYTES: Final = 64 * 1024 * 1024
-_LENGTH_DTYPE: Final = np.dtype("<u8")
+_NUMBER_DTYPE: Final = np.dtype("<u8")
 
 Array = npt.NDArray[Any]
 
@@ -56,7 +57,7 @@ def write_snapshot(path: Path, metadata: Mapping[str, Any], arrays: Mapping[str,
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
-            file.write(MAGIC + np.array(len(head), _LENGTH_DTYPE).tobytes() + head)
+            file.write(MAGIC + np.array([len(head), zlib.crc32(head)], _NUMBER_DTYPE).tobytes() + head)
             for pieces in arrays.values():
                 file.writelines(_chunks(pieces))
             file.flush()
@@ -101,11 +102,12 @@ def _chunks(pieces: list[Array]) -> Iterator[memoryview]:
 def _read_head(path: Path, file: BinaryIO) -> tuple[dict[str, Any], list[_Entry]]:
     if file.read(len(MAGIC)) != MAGIC:
         raise SnapshotError(f"{path}: this is no replay snapshot")
-    length = int(np.frombuffer(_read_exactly(path, file, _LENGTH_DTYPE.itemsize), _LENGTH_DTYPE)[0])
-    if length > _MAX_HEAD_BYTES:
-        raise SnapshotError(f"{path}: its head of {length} bytes is damaged")
+    length, crc = np.frombuffer(_read_exactly(path, file, 2 * _NUMBER_DTYPE.itemsize), _NUMBER_DTYPE).tolist()
+    raw = _read_exactly(path, file, min(length, _MAX_HEAD_BYTES))
+    if zlib.crc32(raw) != crc:
+        raise SnapshotError(f"{path}: its head is damaged")
     try:
-        head = json.loads(_read_exactly(path, file, length))
+        head = json.loads(raw)
         if head["version"] != FORMAT_VERSION:
             raise SnapshotError(f"{path}: it has format {head['version']}, this version reads {FORMAT_VERSION}")
         entries = [_Entry(name, dtype, tuple(shape), crc) for name, dtype, shape, crc in head["arrays"]]
