@@ -20,7 +20,7 @@ class LinkEvent(enum.Enum):
 
     CONNECTED = "connected"  # handshake done; also after a reconnect
     DISCONNECTED = "disconnected"
-    REFUSED = "refused"  # the handshake failed: wrong key, wrong mechanism
+    REFUSED = "refused"  # the peer speaks another protocol or mechanism, or does not accept this key
 
 
 class SendOutcome(enum.Enum):
@@ -32,17 +32,23 @@ class SendOutcome(enum.Enum):
 
 
 class ClientChannel(Protocol):
-    """The connecting end (DEALER)."""
+    """The connecting end (DEALER).
+
+    A message is one or two frames. Sending raises ValueError, before anything is sent, where it is none, or one that
+    is over the channel's limit; TypeError where a frame is not bytes-like; ChannelClosed on a closed channel.
+
+    Messages of one connection arrive whole and in order. Those under way when it breaks may be lost.
+    """
 
     def try_send(self, frames: Sequence[Frame]) -> bool:
         """Hands the message to the transport without waiting.
 
         Returns:
-            False when there is no peer or its queue is full; nothing was sent then.
+            False when there is no peer, its queue is full, or another task waits in `send`; nothing was sent then.
         """
 
     async def send(self, frames: Sequence[Frame]) -> None:
-        """Waits until the message can be handed over, and does so.
+        """Waits until the message can be handed over, and does so. Tasks that wait are served in their order.
 
         Raises:
             ChannelClosed: the channel was closed meanwhile.
@@ -51,21 +57,28 @@ class ClientChannel(Protocol):
     async def receive_many(self) -> list[list[memoryview]]:
         """Waits for at least one message and returns all that are ready (64 at most), each a list of frames.
 
-        A frame stays valid as long as a view on it lives.
+        A frame stays valid as long as a view on it lives. Cancelled, it has taken nothing. Where messages come without
+        an end, other tasks get their turn between two calls.
 
         Raises:
             ChannelClosed: the channel was closed meanwhile.
         """
 
     async def next_event(self) -> LinkEvent:
-        """Waits for the next change of the connection. Events queue up; none is lost."""
+        """Waits for the next change of the connection.
+
+        Events queue up; of more than 256 that nobody took, the oldest go.
+
+        Raises:
+            ChannelClosed: the channel was closed meanwhile.
+        """
 
     def close(self, linger_s: float = 1.0) -> None:
-        """Closes the channel; unsent messages are given `linger_s` to leave."""
+        """Closes the channel at once; unsent messages are given `linger_s` to leave. Closing it again does nothing."""
 
 
 class ServerChannel(Protocol):
-    """The binding end (ROUTER)."""
+    """The binding end (ROUTER). What ClientChannel says of messages holds here too."""
 
     @property
     def endpoint(self) -> str:
@@ -82,4 +95,4 @@ class ServerChannel(Protocol):
         """
 
     def close(self, linger_s: float = 1.0) -> None:
-        """Closes the channel; unsent messages are given `linger_s` to leave."""
+        """Closes the channel at once; unsent messages are given `linger_s` to leave. Closing it again does nothing."""

@@ -106,7 +106,9 @@ class Actor:
         again: list[list[Frame]] = []
         match message:
             case Attached():
-                again = self._book.reattach(message.ring_id, message.last_sequence)
+                again = self._book.reattach(
+                    message.last_sequence, counted_rows=message.counted_rows, counted_bytes=message.counted_bytes
+                )
                 self._book.grant(message.credit_rows, message.credit_bytes)
             case Credit():
                 self._book.acknowledge(message.last_sequence)
