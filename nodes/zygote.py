@@ -28,10 +28,13 @@ def run_node(request: dict[str, Any]) -> int:
         node=NodeConfig.model_validate(request["node"]),
         lifeline_fd=request["lifeline_fd"],
     )
+    exit_code: int
     if request["role"] == "learner":
-        return learner.main(options, Path(request["run_directory"]))
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # CUDA is asked for the first time after the fork, if ever
-    return {"actor": actor, "evaluator": evaluator}[request["role"]].main(options)
+        exit_code = learner.main(options, Path(request["run_directory"]))
+    else:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # CUDA is asked for the first time after the fork, if ever
+        exit_code = {"actor": actor, "evaluator": evaluator}[request["role"]].main(options)
+    return exit_code
 
 
 if __name__ == "__main__":
