@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import threading
 import time
@@ -16,7 +17,7 @@ import uvloop
 
 from parl_mq.config.loader import load_config
 from parl_mq.config.models import RunConfig
-from parl_mq.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_OK, ConfigError, NodeFailed
+from parl_mq.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_OK, ConfigError, NodeFailed, RecordError
 from parl_mq.replay.memory import check_memory
 from parl_mq.rollout.building import table_spec
 from parl_mq.services.run_directory import RunDirectory
@@ -24,6 +25,8 @@ from parl_mq.services.runtime import StopSignal
 from parl_mq.services.supervisor import Supervisor
 from parl_mq.services.tables import ring_root, table_settings
 from parl_mq.wire.messages import RunProgress
+
+log = logging.getLogger("parl_mq")
 
 INTERRUPTED: Final = "interrupted by Ctrl-C"
 TERMINATED: Final = "asked to stop by SIGTERM"
@@ -102,9 +105,21 @@ def train(
         await supervisor.run()
         return stop.reason
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        stop_reason = runner.run(run())
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            stop_reason = runner.run(run())
+    finally:
+        _draw(directory)
     return _result(directory, stop_reason)
+
+
+def _draw(directory: RunDirectory) -> None:
+    from parl_mq.observe.plots import write_learning_curve  # it loads matplotlib, which the start must not wait for
+
+    try:
+        write_learning_curve(directory.path)
+    except RecordError as error:
+        log.warning("no learning curve was drawn: %s", error)
 
 
 def _ignore(progress: RunProgress) -> None:
