@@ -7,7 +7,20 @@ from typing import Annotated
 
 import typer
 
-Source = Annotated[str, typer.Argument(metavar="PRESET_OR_FILE", help="A preset's name, or a TOML file.")]
+
+def _presets_that_start_with(typed: str) -> list[str]:
+    """What the shell offers; where nothing fits it offers files."""
+    from parl_mq.config.loader import preset_names
+
+    return [name for name in preset_names() if name.startswith(typed)]
+
+
+Source = Annotated[
+    str,
+    typer.Argument(
+        metavar="PRESET_OR_FILE", help="A preset's name, or a TOML file.", autocompletion=_presets_that_start_with
+    ),
+]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="One setting, such as replay.buffer_size=50000. Repeatable."),

@@ -17,7 +17,7 @@ BOOTSTRAP_SEED: Final = 0
 
 def runs(
     directories: Annotated[
-        list[Path] | None, typer.Argument(metavar="[DIR]...", help="Runs, or folders that hold runs; else runs/.")
+        list[Path] | None, typer.Argument(metavar="DIR", help="Runs, or folders that hold runs; else runs/.")
     ] = None,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw the comparison; a .png, .svg or .pdf.")

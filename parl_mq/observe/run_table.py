@@ -41,7 +41,7 @@ def print_runs(groups: Iterable[tuple[Group, Comparison]], console: Console) -> 
         console.print(_table(group.runs))
         for run in group.runs:
             if run.error is not None:
-                console.print(Text(f"{run.path} failed: {run.error.splitlines()[0]}", STYLES["failed"]))
+                console.print(Text(f"{_shortest(run.path)} failed: {run.error.splitlines()[0]}", STYLES["failed"]))
         console.print(Text(in_words(comparison)))
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from parl_mq.errors import RecordError, UsageError
-from parl_mq.observe.curves import EMPTY, read_curve
+from parl_mq.observe.curves import EMPTY, has_ended, read_curve
 from parl_mq.observe.files import CHECKPOINTS, CONFIG, METRICS, SUMMARY
 from parl_mq.observe.statistics import bootstrap_band, interquartile_mean
 
@@ -146,7 +146,7 @@ def read_run(path: Path, now: float) -> Run:
         RecordError: the directory is no run's, or a file in it is damaged.
     """
     settings = read_settings(path)
-    if (path / SUMMARY).exists():
+    if (path / SUMMARY).exists() and has_ended(path):
         return _ended(path, settings, _parsed(path / SUMMARY, json.loads))
     return _without_summary(path, settings, now)
 

@@ -1,0 +1,163 @@
+"""Run directories: found, judged, compared."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from parl_mq.errors import RecordError, UsageError
+from parl_mq.observe.runs import SILENT_AFTER_S, Run, compare, find_runs, group_runs, read_run, read_settings
+from tests.observe.recorded import RISING, figures, record, record_ended, written_at
+
+LOW = [(1_000, 1.0, [5.0, 15.0])]
+NOW = 2e9
+
+
+def _runs(folder: Path) -> list[Run]:
+    return [read_run(path, NOW) for path in find_runs(folder)]
+
+
+def test_runs_are_found_at_and_below_a_folder(tmp_path: Path) -> None:
+    for name in ["a", "study/b", "study/deep/c"]:
+        record(tmp_path / name)
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "config.toml").write_text("")
+    assert find_runs(tmp_path) == [tmp_path / name for name in ["a", "study/b", "study/deep/c"]]
+    assert find_runs(tmp_path / "a") == [tmp_path / "a"]
+    with pytest.raises(UsageError, match="no such directory"):
+        find_runs(tmp_path / "nowhere")
+
+
+def test_ended_run_is_what_its_summary_says(tmp_path: Path) -> None:
+    run = read_run(record_ended(tmp_path / "run", RISING, "seed=7").path, NOW)
+    assert (run.state, run.reached, run.seed, run.env_id) == ("done", True, 7, "CartPole-v1")
+    assert (run.eval_return, run.env_steps, run.time_to_target_s) == (490.0, 3_000, 3.5)
+
+
+@pytest.mark.parametrize(
+    ("summary", "state"), [({}, "done"), ({"interrupted": True}, "interrupted"), ({"error": "actor-0 ended"}, "failed")]
+)
+def test_summary_decides_the_state(tmp_path: Path, summary: dict[str, object], state: str) -> None:
+    assert read_run(record_ended(tmp_path / "run", **summary).path, NOW).state == state
+
+
+def test_run_without_a_summary_goes_on_until_it_is_silent(tmp_path: Path) -> None:
+    directory = record(tmp_path / "run", ends=False)
+    written = written_at(directory)
+    going, cut_off = read_run(directory.path, written + 1), read_run(directory.path, written + SILENT_AFTER_S + 1)
+    assert (going.state, going.error) == ("running", None)
+    assert cut_off.state == "failed"
+    assert "no summary" in (cut_off.error or "")
+    assert (going.env_steps, going.eval_return, going.time_to_target_s) == (3_010, 490.0, 3.5)
+
+
+def test_run_that_has_just_begun_is_running(tmp_path: Path) -> None:
+    directory = record(tmp_path / "run", [], ends=False)
+    run = read_run(directory.path, directory.path.stat().st_mtime)
+    assert (run.state, run.reached, run.eval_return, run.env_steps) == ("running", False, None, 0)
+
+
+def test_resumed_run_does_not_end_with_its_old_summary(tmp_path: Path) -> None:
+    directory = record_ended(tmp_path / "run", interrupted=True)
+    directory.append_metrics(figures(9.0, "training", env_steps_total=9_000.0))
+    run = read_run(directory.path, written_at(directory))
+    assert (run.state, run.env_steps) == ("running", 9_000)
+
+
+def test_target_is_not_reached_where_there_is_none(tmp_path: Path) -> None:
+    directory = record(tmp_path / "run", RISING, "stop.target_return=none", ends=False)
+    path = directory.config
+    path.write_text(path.read_text().replace("target_return = 475.0\n", ""))
+    run = read_run(directory.path, written_at(directory))
+    assert (run.target_return, run.reached) == (None, False)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "told"),
+    [
+        ("summary.json", "{", r"summary\.json is damaged"),
+        ("summary.json", "{}", "it lacks 'reached'"),
+        ("config.toml", "seed", r"config\.toml is damaged"),
+        ("config.toml", "[tool]\nname = 'x'", "is no run's: it does not set algorithm.name, environment.id"),
+    ],
+)
+def test_damaged_file_is_named(tmp_path: Path, file: str, content: str, told: str) -> None:
+    path = record_ended(tmp_path / "run").path
+    (path / file).write_text(content)
+    with pytest.raises(RecordError, match=told):
+        read_run(path, NOW)
+
+
+def test_foreign_directory_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="is no run directory"):
+        read_settings(tmp_path)
+    with pytest.raises(UsageError, match="no such directory"):
+        read_settings(tmp_path / "nowhere")
+
+
+def test_settings_of_another_version_are_read(tmp_path: Path) -> None:
+    directory = record_ended(tmp_path / "run")
+    directory.config.write_text('flavour = "new"\n' + directory.config.read_text())
+    assert read_run(directory.path, NOW).settings["flavour"] == "new"
+
+
+def test_json_holds_what_people_compare(tmp_path: Path) -> None:
+    shown = json.loads(json.dumps(read_run(record_ended(tmp_path / "run").path, NOW).to_json(), allow_nan=False))
+    assert shown["run_dir"] == str(tmp_path / "run")
+    assert {
+        "preset",
+        "env_id",
+        "seed",
+        "reached",
+        "eval_return",
+        "env_steps",
+        "wall_s",
+        "time_to_target_s",
+        "state",
+    } < (shown.keys())
+
+
+def test_runs_that_differ_in_their_seed_alone_are_one_group(tmp_path: Path) -> None:
+    for seed in (3, 1, 2):
+        record_ended(tmp_path / f"run{seed}", RISING, f"seed={seed}", f"node.threads={seed}")
+    (group,) = group_runs(_runs(tmp_path))
+    assert group.label == "cartpole-dqn"
+    assert [run.seed for run in group.runs] == [1, 2, 3]
+
+
+def test_groups_of_one_preset_are_told_apart_by_what_differs(tmp_path: Path) -> None:
+    record_ended(tmp_path / "a", RISING, "replay.alpha=0.5")
+    record_ended(tmp_path / "b", RISING, "replay.alpha=0.6", "seed=2")
+    record_ended(tmp_path / "c", RISING, "preset=other")
+    labels = {group.label for group in group_runs(_runs(tmp_path))}
+    assert labels == {"cartpole-dqn (alpha=0.5)", "cartpole-dqn (alpha=0.6)", "other"}
+
+
+def test_comparison_is_over_the_runs_that_ended(tmp_path: Path) -> None:
+    record_ended(tmp_path / "a", RISING, "seed=1")
+    record_ended(tmp_path / "b", [(2_000, 2.5, [480.0])], "seed=2")
+    record_ended(tmp_path / "c", LOW, "seed=3")
+    going = record(tmp_path / "d", RISING, "seed=4", ends=False)
+    (group,) = group_runs([read_run(path, written_at(going)) for path in find_runs(tmp_path)])
+    found = compare(group, np.random.default_rng(0))
+    assert (found.num_runs, found.num_reached) == (3, 2)
+    assert found.iqm_return == pytest.approx((490 + 480 + 10) / 3)
+    assert found.median_time_to_target_s == 3.5
+    assert found.low is not None
+    assert found.high is not None
+    assert 10 <= found.low < found.iqm_return < found.high <= 490
+
+
+def test_runs_that_did_not_reach_the_target_take_for_ever(tmp_path: Path) -> None:
+    record_ended(tmp_path / "a", RISING, "seed=1")
+    record_ended(tmp_path / "b", LOW, "seed=2")
+    (group,) = group_runs(_runs(tmp_path))
+    assert compare(group, np.random.default_rng(0)).median_time_to_target_s is None
+
+
+def test_single_run_has_no_band(tmp_path: Path) -> None:
+    record_ended(tmp_path / "a")
+    (group,) = group_runs(_runs(tmp_path))
+    found = compare(group, np.random.default_rng(0))
+    assert (found.iqm_return, found.low, found.high) == (490.0, None, None)
