@@ -1,4 +1,4 @@
-"""Finds an environment by its name: a gymnasium id, a function that makes one, or an installed package's entry point."""
+"""Finds an environment by name: a gymnasium id, a function that makes one, or an installed package's entry point."""
 
 from __future__ import annotations
 
