@@ -26,6 +26,7 @@ def check(
 
     Exit code 0 if actors can use it, 1 if not.
     """
+    import sys
     import time
 
     from parl_mq.config.loader import load_environment_config
@@ -44,7 +45,7 @@ def check(
         for finding in report.findings:
             style = {"ok": "", "note": "yellow", "fault": "bold red"}[finding.verdict]
             table.add_row(Text(finding.about, "dim"), Text(MARKS[finding.verdict] + finding.what, style))
-        console = result_console()
+        console = result_console(sys.stdout)
         console.print(table)
         console.print(Text(f"{env_id} is {'supported' if report.is_supported else 'not supported'}", "bold"))
     raise typer.Exit(0 if report.is_supported else UNSUPPORTED)

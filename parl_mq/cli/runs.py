@@ -57,7 +57,7 @@ def runs(
         }
         print(json.dumps(shown, allow_nan=False))
     elif compared:
-        print_runs(compared, result_console())
+        print_runs(compared, result_console(sys.stdout))
     else:
         print("no runs here yet; `parl-mq train cartpole-dqn` makes one", file=sys.stderr)
     if plot is not None:

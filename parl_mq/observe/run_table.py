@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, TextIO
@@ -21,7 +20,7 @@ NO_WIDTH_LIMIT: Final = 10_000
 STYLES: Final = {"done": "", "interrupted": "yellow", "failed": "red", "running": "cyan"}
 
 
-def result_console(stream: TextIO = sys.stdout) -> Console:
+def result_console(stream: TextIO) -> Console:
     """A console for results: as wide as the terminal (or as COLUMNS says), and unlimited where there is none."""
     console = Console(file=stream, highlight=False)
     if not stream.isatty() and "COLUMNS" not in os.environ:  # rich would fold at 80 columns there

@@ -34,7 +34,9 @@ def test_version_and_help_go_to_stdout(tmp_path: Path) -> None:
     assert _run(tmp_path, "--version").stdout == f"parl-mq {__version__}\n"
     shown = _run(tmp_path, "--help")
     assert shown.returncode == EXIT_OK
-    assert all(f" {command} " in shown.stdout for command in ["train", "presets", "config", *ROLES])
+    assert all(
+        f" {command} " in shown.stdout for command in ["train", "presets", "runs", "play", "env", "config", *ROLES]
+    )
 
 
 @pytest.mark.parametrize("arguments", [["trian"], ["train"], ["train", "cartpole-dqn", "--actors", "many"], ["actor"]])
@@ -94,6 +96,15 @@ def test_config_show_as_json_has_each_origin(tmp_path: Path) -> None:
     shown = json.loads(_run(tmp_path, "config", "show", "cartpole-dqn", "--set", "seed=7", "--json").stdout)
     assert shown["seed"] == {"value": 7, "kind": "flag", "place": "--set seed=7"}
     assert shown["environment.id"]["kind"] == "preset"
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"), [("train cart", "cartpole-dqn"), ("config show c", "cartpole-dqn"), ("pla", "play")]
+)
+def test_shell_completes_what_is_typed(tmp_path: Path, typed: str, offered: str) -> None:
+    words = f"parl-mq {typed}"
+    asked = {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" ")), "_PARL_MQ_COMPLETE": "complete_bash"}
+    assert offered in _run(tmp_path, **asked).stdout.split()
 
 
 def test_config_schema_is_json(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,11 +34,19 @@ class FakeRun:
         self.error: BaseException | None = None
         self.config: RunConfig | None = None
         self.run_dir: Path | None = None
+        self.resumes = False
 
     def train(
-        self, config: RunConfig, *, run_dir: Path | None, on_progress: Callable[[RunProgress], None]
+        self,
+        config: RunConfig,
+        *,
+        run_dir: Path | None,
+        resume: bool,
+        on_progress: Callable[[RunProgress], None],
+        started_at: float,
     ) -> FakeResult:
-        self.config, self.run_dir = config, run_dir
+        assert started_at <= time.monotonic()
+        self.config, self.run_dir, self.resumes = config, run_dir, resume
         on_progress(RunProgress(phase="training", nodes=[("actor-0", "stepping", None)], figures={"loss": 1.0}))
         if self.error is not None:
             raise self.error
@@ -76,6 +85,7 @@ def test_options_that_are_not_given_change_nothing(fake_run: FakeRun, monkeypatc
     assert _main(monkeypatch, "train", "cartpole-dqn") == 0
     assert fake_run.config == parl_mq.load_config("cartpole-dqn", environ={})
     assert fake_run.run_dir is None
+    assert not fake_run.resumes
 
 
 def test_run_directory_may_come_from_the_environment(fake_run: FakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
