@@ -22,6 +22,7 @@ from parl_mq.learn.threads import prepare_training_thread
 from parl_mq.model.snapshot import WeightsSnapshot
 from parl_mq.net.channel import ClientChannel, LinkEvent
 from parl_mq.net.zmq_channel import Network
+from parl_mq.replay.draws import split_frames
 from parl_mq.services.hub_link import HubLink
 from parl_mq.services.joining import attach_message, joined, run_config
 from parl_mq.services.runtime import NodeOptions, StopSignal, WorkThread
@@ -221,7 +222,8 @@ class LearnerNode:
 
     def _learn(self, batches: list[Batch]) -> list[LearnerStep]:
         """All batches that are there, one after the other: changing threads for each would cost a third of the time."""
-        return [self._learner.learn(drawn_rows(batch)) for batch in batches]
+        depth = self._config.environment.frame_stack
+        return [self._learner.learn(drawn_rows(batch, depth)) for batch in batches]
 
     async def _next_batches(self, samples: SampleClient) -> list[Batch]:
         """The batches that are there, at least one; none at the stop."""
@@ -256,6 +258,11 @@ class LearnerNode:
             self._waited_s, self._figures_at = 0.0, now
 
 
-def drawn_rows(batch: Batch) -> DrawnRows:
-    """The batch as the learner's pure half takes it."""
-    return DrawnRows(batch.arrays, batch.arrays["probabilities"], batch.reply.num_live)
+def drawn_rows(batch: Batch, frame_stack: int) -> DrawnRows:
+    """The batch as the learner's pure half takes it, frames that were sent once as stacks."""
+    columns = dict(batch.arrays)
+    for name in [name for name in columns if name.partition("/")[0] == "frames"]:
+        obs, next_obs = split_frames(columns.pop(name), columns["num_steps"], frame_stack)
+        key = name.removeprefix("frames")
+        columns[f"obs{key}"], columns[f"next_obs{key}"] = obs, next_obs
+    return DrawnRows(columns, columns["probabilities"], batch.reply.num_live)
