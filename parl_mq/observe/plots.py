@@ -84,11 +84,11 @@ def write_comparison(groups: Sequence[Group], path: Path, rng: np.random.Generat
         raise RecordError("there is nothing to draw: no run has an evaluation yet")
     figure, panels = _two_panels(_common_title(groups))
     for axes, (_, along) in zip(panels, _PANELS, strict=True):
-        for target in {run.target_return for group, _ in shown for run in group.runs}:
-            _draw_target(axes, target)
         for index, (group, runs) in enumerate(shown):
             label = f"{group.label}, {counted(len(runs), 'run')}"
             _draw_group(axes, runs, along, rng, label=label, color=PALETTE[index % len(PALETTE)])
+        for target in {run.target_return for group, _ in shown for run in group.runs}:
+            _draw_target(axes, target)
         _frame(axes)
     _legend(figure, panels[0])
     _save(figure, path)
@@ -148,7 +148,7 @@ def _say_what_lacks(axes: Axes, curve: Curve) -> None:
     if len(curve.evaluations.mean_return):
         return
     words = "no evaluation yet" if len(curve.exploration.mean_return) else "no episode has ended yet"
-    axes.text(0.5, 0.5, words, transform=axes.transAxes, ha="center", va="center", color=GREY)
+    axes.text(0.02, 0.9, words, transform=axes.transAxes, color=GREY, bbox={"color": "white"})
 
 
 def _two_panels(title: str) -> tuple[Figure, Sequence[Axes]]:
@@ -204,7 +204,7 @@ def _verdict(evaluations: Evaluations, target: float | None) -> str:
         return ""
     if (place := evaluations.first_at_least(target)) is None:
         return f"; best evaluation {evaluations.mean_return.max():.4g} of {target:g}"
-    return f"; {target:g} after {evaluations.env_steps[place]:,.0f} steps, {evaluations.wall_s[place]:.1f} s"
+    return f"; reached {target:g} after {evaluations.env_steps[place]:,.0f} steps, {evaluations.wall_s[place]:.1f} s"
 
 
 def _common_title(groups: Sequence[Group]) -> str:

@@ -60,7 +60,7 @@ def test_both_panels_show_evaluation_exploration_and_target(tmp_path: Path, draw
 
 @pytest.mark.parametrize(
     ("judged", "verdict"),
-    [(RISING, "475 after 3,000 steps, 3.5 s"), (RISING[:2], "best evaluation 150 of 475")],
+    [(RISING, "reached 475 after 3,000 steps, 3.5 s"), (RISING[:2], "best evaluation 150 of 475")],
 )
 def test_title_says_what_was_reached(tmp_path: Path, drawn: list[Any], judged: list[Any], verdict: str) -> None:
     write_learning_curve(record(tmp_path / "run", judged, "seed=4").path)
