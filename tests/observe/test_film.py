@@ -3,6 +3,7 @@
 import importlib.util
 from pathlib import Path
 
+import imageio_ffmpeg
 import numpy as np
 import pytest
 from PIL import Image
@@ -50,14 +51,13 @@ def test_large_pictures_become_small_gifs(tmp_path: Path) -> None:
 
 
 def test_mp4_holds_every_picture(tmp_path: Path) -> None:
-    ffmpeg = pytest.importorskip("imageio_ffmpeg")
     path = tmp_path / "play.mp4"
     with Film(path, fps=25) as camera:
         for brightness in range(0, 250, 10):
             camera(_picture(brightness, 64, 96))
-    num_frames, seconds = ffmpeg.count_frames_and_secs(str(path))
+    num_frames, seconds = imageio_ffmpeg.count_frames_and_secs(str(path))
     assert (num_frames, seconds) == (25, 1.0)
-    reader = ffmpeg.read_frames(str(path))
+    reader = imageio_ffmpeg.read_frames(str(path))
     assert next(reader)["source_size"] == (96, 64)
     reader.close()
     assert list(tmp_path.iterdir()) == [path]
@@ -65,8 +65,6 @@ def test_mp4_holds_every_picture(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["play.gif", "play.mp4"])
 def test_failed_film_leaves_the_old_one(tmp_path: Path, name: str) -> None:
-    if name.endswith("mp4"):
-        pytest.importorskip("imageio_ffmpeg")
     path = tmp_path / name
     path.write_text("old")
 
