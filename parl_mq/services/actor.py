@@ -49,7 +49,7 @@ async def serve(options: NodeOptions, stop: StopSignal) -> int:
     network, work = Network(), WorkThread("environments")
     try:
         async with joined(network, options, "actor", stop) as (link, welcome):
-            config = run_config(welcome, options.node)
+            config = run_config(welcome, options)
             await work(prepare_training_thread, config.actor.threads)
             attempt = welcome.incarnation - 1  # a resumed run must not repeat what its environments have shown
             build = partial(build_collector, config, welcome.index, clock=time.monotonic, attempt=attempt)

@@ -26,7 +26,7 @@ async def serve(options: NodeOptions, stop: StopSignal) -> int:
     network, work = Network(), WorkThread("evaluation")
     try:
         async with joined(network, options, "evaluator", stop) as (link, welcome):
-            config = run_config(welcome, options.node)
+            config = run_config(welcome, options)
             await work(prepare_training_thread, config.actor.threads)
             evaluator, policy = await work(build_evaluator, config)
             weights = WeightsClient(network.connect(welcome.weights_endpoint))

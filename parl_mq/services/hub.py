@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 import time
 import uuid
 from collections.abc import Iterable
@@ -207,6 +208,8 @@ async def serve(options: NodeOptions, hub: HubOptions, stop: StopSignal) -> int:
         return await Hub(network, options.hub, hub, stop).run()
     finally:
         network.close()
+        if options.lifeline_fd is not None:  # the supervisor made the folder of the sockets, and may be gone
+            shutil.rmtree(Path(options.hub.removeprefix("ipc://")).parent, ignore_errors=True)
 
 
 def _beside(control: str) -> str:

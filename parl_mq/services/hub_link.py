@@ -38,6 +38,8 @@ T = TypeVar("T")
 
 JOIN_TIMEOUT_S: Final = 30.0
 """A hub that does not answer for this long is given up at the start."""
+MAX_TEXT: Final = 2000
+"""Characters of a text in a message."""
 REPEAT_HELLO_S: Final = 2.0
 """A Hello without an answer is repeated after this time: the hub may have started later."""
 
@@ -193,8 +195,8 @@ class HubLink:
         )
 
     def say_goodbye(self, error: str | None = None) -> None:
-        """The last message, with the final counters."""
-        self.send(Goodbye(counters=self.status.measured(), error=error))
+        """The last message, with the final counters, and what ended the node where that was an error."""
+        self.send(Goodbye(counters=self.status.measured(), error=None if error is None else error[:MAX_TEXT]))
 
     async def _beat(self) -> None:
         welcome = await asyncio.shield(self._welcome)

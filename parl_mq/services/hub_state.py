@@ -169,10 +169,8 @@ class HubState:
                 return []
             case EvaluationFinished():
                 return self._note_evaluation(known, now)
-            case StopRequest() if known.error_code is not None:
-                return self.fail(known.reason, known.error_code, now)
             case StopRequest():
-                return self.stop(known.reason, now, interrupted=known.interrupted)
+                return self._end_on_request(known, now)
             case Goodbye():
                 return self._note_goodbye(node, known, now)
             case _:
@@ -266,6 +264,14 @@ class HubState:
         if self.first_step_s is None and beat.counters.get("env_steps_total", 0) > 0:
             self.first_step_s = now - self._started_at
         return [(node.peer, HeartbeatSeen(sequence=beat.sequence)), *self._advance(now)]
+
+    def _end_on_request(self, request: StopRequest, now: float) -> list[Outgoing]:
+        for name in request.lost:
+            if name in self._nodes:
+                self._nodes[name].has_left = True
+        if request.error_code is not None:
+            return self.fail(request.reason, request.error_code, now)
+        return self.stop(request.reason, now, interrupted=request.interrupted)
 
     def _note_goodbye(self, node: Node, goodbye: Goodbye, now: float) -> list[Outgoing]:
         node.has_left = True

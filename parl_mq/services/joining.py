@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Any, Final
 
-from parl_mq.config.models import NodeConfig, RunConfig
+from pydantic import ValidationError
+
+from parl_mq.algorithms.registry import algorithm_names, is_installed
+from parl_mq.config.models import RunConfig
+from parl_mq.errors import ConfigError
 from parl_mq.net.zmq_channel import Network
 from parl_mq.services.hub_link import HubLink
-from parl_mq.services.runtime import NodeOptions, StopSignal
+from parl_mq.services.runtime import NodeOptions, StoppedEarly, StopSignal, first_cause
 from parl_mq.spec import TableSpec
 from parl_mq.wire.messages import MAIN_TABLE, PROTOCOL_VERSION, Attach, Role, SpecOffer, Welcome
 
@@ -21,26 +25,61 @@ CONTROL_MESSAGE_BYTES: Final = 4 * 1024 * 1024
 async def joined(
     network: Network, options: NodeOptions, role: Role, stop: StopSignal, *, data_endpoint: str | None = None
 ) -> AsyncIterator[tuple[HubLink, Welcome]]:
-    """Joins the run for the duration of the block; says Goodbye at its end.
+    """Joins the run for the duration of the block; says Goodbye at its end, and why if that is an error.
 
     Raises:
         Refused: the hub refused this node.
         PeerTimeout: the hub did not answer.
+        StoppedEarly: the stop came before the hub's answer.
     """
     channel = network.connect(options.hub, CONTROL_MESSAGE_BYTES)
     link = HubLink(channel, role=role, name=options.name, stop=stop, data_endpoint=data_endpoint)
     async with asyncio.TaskGroup() as tasks:
         beating = tasks.create_task(link.run())
         try:
-            yield link, await link.join()
+            welcome = await stop.wait_for(link.join())
+            if welcome is None:
+                raise StoppedEarly(f"{options.name} ends: {stop.reason}")
+            yield link, welcome
             link.say_goodbye()
+        except Exception as error:  # the node ends with it; the hub need not wait for it
+            link.say_goodbye(str(first_cause(error)))
+            raise
         finally:
             beating.cancel()
 
 
-def run_config(welcome: Welcome, node: NodeConfig) -> RunConfig:
-    """The run's settings as the hub sent them, with this process's own section."""
-    return RunConfig.model_validate({**welcome.config, "node": node})
+def run_config(welcome: Welcome, options: NodeOptions) -> RunConfig:
+    """The run's settings as the hub sent them, with this process's own section.
+
+    Raises:
+        ConfigError: they name code that this machine has not installed and nobody here has asked for, or are no
+            settings of this version.
+    """
+    if not options.is_supervised:
+        _check_installed(welcome.config)
+    try:
+        return RunConfig.model_validate({**welcome.config, "node": options.node})
+    except ValidationError as error:
+        raise ConfigError(f"the settings that the hub sent do not fit this version: {error}") from error
+
+
+def _check_installed(config: dict[str, Any]) -> None:
+    """A hub must not make this process import whatever it names: an import path comes from the command line alone."""
+    try:
+        algorithm, environment = str(config["algorithm"]["name"]), str(config["environment"]["id"])
+    except (KeyError, TypeError) as error:
+        raise ConfigError(f"the settings that the hub sent lack {error}") from error
+    if not is_installed(algorithm):
+        raise ConfigError(
+            f"this run's algorithm {algorithm!r} is not installed on this machine; install the package that has it "
+            f"(it has {', '.join(algorithm_names())})"
+        )
+    if ":" in environment:
+        raise ConfigError(
+            f"this run's environment {environment!r} is an import path, which a hub may not name; install a package "
+            "whose entry point names the environment on every machine"
+        )
 
 
 async def offer_spec(link: HubLink, spec: TableSpec) -> None:

@@ -54,7 +54,7 @@ async def serve(options: NodeOptions, directory: Path, stop: StopSignal) -> int:
     network, work = Network(), WorkThread("training")
     try:
         async with joined(network, options, "learner", stop) as (link, welcome):
-            config = run_config(welcome, options.node)
+            config = run_config(welcome, options)
             link.status.waits("the environment's spec")
             spec = await stop.wait_for(link.table_spec())
             if spec is not None:

@@ -21,7 +21,7 @@ from parl_mq.services.hub_link import HubLink
 from parl_mq.services.joining import joined, run_config
 from parl_mq.services.replay_desk import ReplayDesk
 from parl_mq.services.runtime import NodeOptions, StopSignal
-from parl_mq.services.tables import limiter, ring_root, table_settings
+from parl_mq.services.tables import limiter, ring_directory, table_settings
 from parl_mq.spec import TableSpec
 from parl_mq.wire.codec import Decoder
 from parl_mq.wire.messages import OpenTable, TableOpened, TableRefused, ToReplay, Welcome
@@ -46,7 +46,7 @@ async def serve(options: NodeOptions, bind: str, stop: StopSignal) -> int:
         server = network.bind(bind)
         async with joined(network, options, "replay", stop, data_endpoint=server.endpoint) as (link, welcome):
             link.status.waits("the environment's spec")
-            config = run_config(welcome, options.node)
+            config = run_config(welcome, options)
             message = await stop.wait_for(link.table_to_open())
             if message is not None:
                 await _serve_table(link, server, config, welcome, message, stop)
@@ -59,7 +59,7 @@ async def _serve_table(
     link: HubLink, server: ServerChannel, config: RunConfig, welcome: Welcome, opening: OpenTable, stop: StopSignal
 ) -> None:
     spec = TableSpec.from_wire(opening.columns, opening.spaces)
-    directory = ring_root(config.node) / f"{welcome.run_id}-{link.name}"
+    directory = ring_directory(config.node, welcome.run_id, link.name)
     seed = np.random.SeedSequence(config.seed, spawn_key=(REPLAY_STREAM, welcome.index, welcome.incarnation))
     try:
         directory.mkdir(mode=0o700, parents=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, ParamSpec, TypeVar
 
 from parl_mq.config.models import NodeConfig
-from parl_mq.errors import EXIT_INTERNAL, EXIT_OK, EXIT_TEMPORARY, ParlError, exit_code_of
+from parl_mq.errors import EXIT_OK, EXIT_TEMPORARY, ParlError, exit_code_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -42,6 +43,17 @@ class NodeOptions:
     hub: str
     node: NodeConfig = field(default_factory=NodeConfig)
     lifeline_fd: int | None = None
+
+    @property
+    def is_supervised(self) -> bool:
+        """Whether a supervisor started this node: then the run's settings are those of the local command line."""
+        return self.lifeline_fd is not None
+
+
+class StoppedEarly(ParlError):
+    """The node was asked to end before it had joined a run."""
+
+    exit_code = EXIT_OK
 
 
 class StopSignal:
@@ -104,7 +116,7 @@ def run_service(options: NodeOptions, service: Callable[[StopSignal], Coroutine[
         with asyncio.Runner(loop_factory=_loop_factory(options.node.loop)) as runner:
             return runner.run(_supervised(options, service))
     except BaseExceptionGroup as group:
-        return _report(options.name, _first_cause(group))
+        return _report(options.name, first_cause(group))
     except Exception as error:
         return _report(options.name, error)
 
@@ -115,8 +127,13 @@ async def _supervised(options: NodeOptions, service: Callable[[StopSignal], Coro
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set, f"signal {number.name}")
     if options.lifeline_fd is not None:
-        watch_lifeline(options.lifeline_fd, lambda: loop.call_soon_threadsafe(stop.set, "the supervisor is gone"))
+        watch_lifeline(options.lifeline_fd, lambda: _tell(loop, stop, "the supervisor is gone"))
     return await service(stop)
+
+
+def _tell(loop: asyncio.AbstractEventLoop, stop: StopSignal, reason: str) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop is closed: the service has ended by itself
+        loop.call_soon_threadsafe(stop.set, reason)
 
 
 def watch_lifeline(fd: int, on_loss: Callable[[], object]) -> None:
@@ -153,8 +170,8 @@ def _set_up_logging(options: NodeOptions) -> None:
     )
 
 
-def _first_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    error: BaseException = group
+def first_cause(error: BaseException) -> BaseException:
+    """What a task group failed of first; an error that is no group is its own cause."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
@@ -162,11 +179,10 @@ def _first_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
 
 def _report(name: str, error: BaseException) -> int:
     code = exit_code_of(error)
-    if isinstance(error, ParlError):
+    if isinstance(error, StoppedEarly):
+        log.info("%s", error)
+    elif isinstance(error, ParlError):
         log.error("%s", error)
     else:
         log.error("%s failed", name, exc_info=error)
     return code
-
-
-__all__ = ["EXIT_INTERNAL", "EXIT_OK", "NodeOptions", "StopSignal", "WorkThread", "run_service", "watch_lifeline"]

@@ -20,6 +20,7 @@ from parl_mq.net.zmq_channel import Network
 from parl_mq.services.hub_link import HubLink
 from parl_mq.services.run_directory import RunDirectory
 from parl_mq.services.runtime import StopSignal
+from parl_mq.services.tables import remove_rings
 from parl_mq.services.zygote import ForkedProcess, Zygote, module_path
 from parl_mq.spec import TableSpec
 from parl_mq.wire.messages import Role, RunProgress, SpecOffer, StopRequest
@@ -29,6 +30,7 @@ END_DEADLINE_S: Final = 8.5
 ZYGOTE_MODULE: Final = "parl_mq.nodes.zygote"
 TERMINATE_S: Final = 3.0
 """Without a hub the nodes are asked to end by a signal, and killed after this time."""
+MAX_REASON: Final = 1500
 LOG_TAIL_LINES: Final = 12
 
 ProgressSink = Callable[[RunProgress], None]
@@ -80,6 +82,7 @@ class Supervisor:
         self._failure: NodeFailed | None = None
         self._first_failed: asyncio.Future[Child] = asyncio.get_running_loop().create_future()
         self._zygote: Zygote | None = None
+        self._run_id: str | None = None
         self._lifeline, self._lifeline_writer = os.pipe()
         self._runtime = Path(tempfile.mkdtemp(prefix="parl-mq-", dir=_runtime_root(config)))
 
@@ -104,6 +107,8 @@ class Supervisor:
             os.close(self._lifeline_writer)
             os.close(self._lifeline)
             shutil.rmtree(self._runtime, ignore_errors=True)
+            if self._run_id is not None:
+                remove_rings(self._config.node, self._run_id)
         if self._failure is not None:
             raise self._failure
 
@@ -118,7 +123,9 @@ class Supervisor:
             starting.cancel()
             if self._first_failed.done():
                 failure = self._note_failure(self._first_failed.result())
-                link.send(StopRequest(reason=str(failure)[:1500], interrupted=True, error_code=failure.code))
+                lost = [child.name for child in self._children if not child.is_alive]
+                reason = str(failure)[:MAX_REASON]
+                link.send(StopRequest(reason=reason, interrupted=True, error_code=failure.code, lost=lost))
             elif self._stop.is_set():
                 link.send(StopRequest(reason=self._stop.reason, interrupted=True))
             await asyncio.wait({hub_ends}, timeout=END_DEADLINE_S)
@@ -142,7 +149,7 @@ class Supervisor:
     async def _talk(self, link: HubLink) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(link.run())
-            await link.join()
+            self._run_id = (await link.join()).run_id
             columns, spaces = self._spec.to_wire()
             await link.deliver(SpecOffer(columns=columns, spaces=spaces, digest=self._spec.digest))
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import stat
 from pathlib import Path
 from typing import Final
@@ -41,6 +43,20 @@ def limiter(config: RunConfig) -> RatioLimiter:
         error_band=config.error_band,
         min_live=config.replay.learning_starts,
     )
+
+
+def ring_directory(node: NodeConfig, run_id: str, name: str) -> Path:
+    """Where a replay node of a run keeps its ring."""
+    return ring_root(node) / f"{run_id}-{name}"
+
+
+def remove_rings(node: NodeConfig, run_id: str) -> None:
+    """Removes what replay nodes of this run that were killed have left."""
+    root = ring_root(node)
+    for directory in root.glob(f"{run_id}-*"):
+        shutil.rmtree(directory, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        root.rmdir()  # the last ring of this user takes the folder with it
 
 
 def ring_root(node: NodeConfig) -> Path:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any, assert_never
 
 import numpy.typing as npt
 
+from parl_mq.errors import WireError
 from parl_mq.model.snapshot import WeightsSnapshot
 from parl_mq.net.channel import ClientChannel, LinkEvent
 from parl_mq.services.weights_exchange import Fetch
@@ -21,6 +23,8 @@ from parl_mq.wire.messages import (
     WeightsChunk,
     WeightsWanted,
 )
+
+log = logging.getLogger("parl_mq")
 
 
 class WeightsClient:
@@ -89,11 +93,18 @@ class WeightsClient:
         fetch = self._fetch
         if fetch is None or tuple(chunk.version) != tuple(fetch.announced.version):
             return []
-        wanted = fetch.take(chunk, arrays["bytes"])
-        if fetch.is_complete:
-            self._fetch, self._wanted = None, None
-            self._arrived.put_nowait(fetch.snapshot())
-        return list(wanted)
+        wanted = fetch.take(chunk, arrays)
+        if not fetch.is_complete:
+            return list(wanted)
+        self._fetch = None
+        try:
+            snapshot = fetch.snapshot()
+        except WireError as error:
+            log.warning("fetching again: %s", error)
+            return self._unanswered()
+        self._wanted = None
+        self._arrived.put_nowait(snapshot)
+        return []
 
     async def _send(self, messages: list[Message]) -> None:
         for message in messages:

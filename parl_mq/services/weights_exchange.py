@@ -6,9 +6,9 @@ The same two halves serve both hand-overs, learner -> hub and hub -> actors and 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import ceil
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +17,11 @@ from parl_mq.errors import WireError
 from parl_mq.model.snapshot import WeightsSnapshot
 from parl_mq.net.channel import Frame
 from parl_mq.spec import WeightsVersion
-from parl_mq.wire.codec import encode
+from parl_mq.wire.codec import encode, expect_arrays
 from parl_mq.wire.messages import CHUNK_BYTES, ChunkWanted, VersionGone, WeightsAnnounced, WeightsChunk
 
+MAX_SNAPSHOT_BYTES: Final = 2**32
+"""Of one version: what a fetch may allocate because a peer says so."""
 WINDOW: Final = 4
 """Chunks that a fetch has asked for and not yet received: 1 MiB under way at most."""
 
@@ -53,6 +55,15 @@ class Fetch:
     """One fetch of one announced version: which chunk to ask for next, and what has arrived."""
 
     def __init__(self, announced: WeightsAnnounced) -> None:
+        """Begins a fetch.
+
+        Raises:
+            WireError: the version is larger than any network here may be.
+        """
+        if announced.num_bytes > MAX_SNAPSHOT_BYTES:
+            raise WireError(
+                f"weights of version {announced.version} have {announced.num_bytes} bytes, at most {MAX_SNAPSHOT_BYTES}"
+            )
         self.announced = announced
         self._payload = bytearray(announced.num_bytes)
         self._next = 0
@@ -67,12 +78,14 @@ class Fetch:
         asked = sorted(chunk for chunk in self._missing if chunk < self._next)
         return [ChunkWanted(version=self.announced.version, chunk=chunk) for chunk in asked]
 
-    def take(self, message: WeightsChunk, part: npt.NDArray[np.uint8]) -> list[ChunkWanted]:
+    def take(self, message: WeightsChunk, arrays: Mapping[str, npt.NDArray[Any]]) -> list[ChunkWanted]:
         """Stores a chunk that arrived and returns the next request, if any. A repeated chunk does no harm.
 
         Raises:
             WireError: the chunk is none of this version, or of another length than agreed.
         """
+        expect_arrays(arrays, {"bytes": (("N",), "uint8")})
+        part = arrays["bytes"]
         start = message.chunk * CHUNK_BYTES
         expected = min(CHUNK_BYTES, self.announced.num_bytes - start)
         if tuple(message.version) != tuple(self.announced.version) or expected != len(part):

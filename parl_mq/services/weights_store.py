@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, assert_never
 
-import numpy as np
 import numpy.typing as npt
 
+from parl_mq.errors import WireError
 from parl_mq.model.snapshot import WeightsSnapshot
 from parl_mq.net.channel import Frame, PeerId
 from parl_mq.services.weights_exchange import Fetch, announcement, chunk_frames
@@ -25,6 +25,7 @@ from parl_mq.wire.messages import (
 FETCH_LEASE_S: Final = 60.0
 """A version that is being fetched is kept this long after a chunk of it was last asked for."""
 
+Arrays = dict[str, npt.NDArray[Any]]
 Reply = tuple[PeerId, list[Frame]]
 
 
@@ -61,14 +62,19 @@ class WeightsStore:
         """A version that is still held."""
         return next((snapshot for snapshot in self._all() if snapshot.version == version), None)
 
-    def handle(self, peer: PeerId, message: Message, arrays: dict[str, npt.NDArray[Any]], now: float) -> list[Reply]:
-        """Takes one message of the weights plane."""
+    def handle(self, peer: PeerId, message: Message, arrays: Arrays, now: float) -> list[Reply]:
+        """Takes one message of the weights plane.
+
+        Raises:
+            WireError: a learner's version is not what it announced, or a chunk not of the agreed size. A fetch of it is
+                given up; the learner announces the next one by itself.
+        """
         known: Any = message
         match known:
             case WeightsAnnounced():
                 return self._take_offer(peer, known)
             case WeightsChunk():
-                return self._take_chunk(peer, known, arrays["bytes"], now)
+                return self._take_chunk(peer, known, arrays, now)
             case VersionGone():
                 return self._drop_fetch(peer, known)
             case WeightsWanted():
@@ -105,15 +111,21 @@ class WeightsStore:
         self._fetch = (peer, fetch)
         return [(peer, encode(wanted)) for wanted in fetch.first()]
 
-    def _take_chunk(self, peer: PeerId, chunk: WeightsChunk, part: npt.NDArray[np.uint8], now: float) -> list[Reply]:
+    def _take_chunk(self, peer: PeerId, chunk: WeightsChunk, arrays: Arrays, now: float) -> list[Reply]:
         if self._fetch is None or self._fetch[0] != peer:
             return []
         fetch = self._fetch[1]
-        replies = [(peer, encode(wanted)) for wanted in fetch.take(chunk, part)]
-        if not fetch.is_complete:
-            return replies
-        self._accept(fetch.snapshot(), now)
-        return [*replies, *self._next_fetch(), *self._serve_wants(now)]
+        try:
+            wanted = fetch.take(chunk, arrays)
+            if not fetch.is_complete:
+                return [(peer, encode(each)) for each in wanted]
+            snapshot = fetch.snapshot()
+        except WireError:
+            self._fetch = None
+            raise
+        self._accept(snapshot, now)
+        arrived = WeightsWanted(newer_than=snapshot.version)  # tells the learner that this version is here, whole
+        return [(peer, encode(arrived)), *self._next_fetch(), *self._serve_wants(now)]
 
     def _drop_fetch(self, peer: PeerId, gone: VersionGone) -> list[Reply]:
         if self._fetch is None or self._fetch[0] != peer or self._fetch[1].announced.version != gone.version:

@@ -7,6 +7,7 @@ neither loop, zmq context nor CUDA. It dies with the supervisor, and its childre
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import gc
 import json
@@ -115,11 +116,13 @@ class Zygote:
         self._writer.write(json.dumps({"request": request, "log": str(log)}).encode() + b"\n")
         await self._writer.drain()
         answer = asyncio.ensure_future(self._answers.get())
-        await asyncio.wait({answer, self._reading}, return_when=asyncio.FIRST_COMPLETED)
-        if not answer.done():
+        try:
+            await asyncio.wait({answer, self._reading}, return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done():
+                raise ConnectionError("the zygote is gone")
+            return self._children[answer.result()]
+        finally:
             answer.cancel()
-            raise ConnectionError("the zygote is gone")
-        return self._children[answer.result()]
 
     async def close(self) -> None:
         """Lets the zygote end; its children must have ended before."""
@@ -137,7 +140,9 @@ class Zygote:
             else:
                 self._children[message["pid"]] = ForkedProcess(message["pid"])
                 self._answers.put_nowait(message["pid"])
-        for child in self._children.values():  # they die with it
+        await self.process.wait()  # so that its own end is seen before those it causes
+        await self.process.wait()  # so that its end is known before that of its children, which die with it
+        for child in self._children.values():
             if child.returncode is None:
                 child.note_end(-signal.SIGKILL)
 
@@ -212,7 +217,8 @@ def _become_node(parent: int, name: str, log: str) -> None:
 def _report_end(control: socket.socket, pidfd: int, pid: int) -> None:
     _, status = os.waitpid(pid, 0)
     os.close(pidfd)
-    control.sendall(json.dumps({"pid": pid, "status": status}).encode() + b"\n")
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the supervisor is gone; the loop sees that next
+        control.sendall(json.dumps({"pid": pid, "status": status}).encode() + b"\n")
 
 
 def _wait_for_all(children: dict[int, int]) -> None:

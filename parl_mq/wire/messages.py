@@ -143,12 +143,14 @@ class StopRequest(Message):
     Attributes:
         interrupted: everybody has little time, and nothing is evaluated any more.
         error_code: the run failed, and this is its exit code; None where it did not.
+        lost: nodes that have ended without a Goodbye: nobody need wait for them.
     """
 
     kind: Literal["stop_request"] = "stop_request"
     reason: Text
     interrupted: bool = False
     error_code: int | None = None
+    lost: list[Name] = Field(default_factory=list, max_length=10_000)
 
 
 class Goodbye(Message):
