@@ -53,7 +53,7 @@ LIGHT: Final = {
     "parl_mq.config": ("torch", "zmq", "gymnasium"),
     "parl_mq.config.schema": ("torch", "zmq", "gymnasium"),
     "parl_mq.observe.progress": ("torch", "zmq", "gymnasium"),
-    "parl_mq.observe.runs": ("torch", "zmq", "gymnasium", "matplotlib", "pydantic"),
+    "parl_mq.observe.comparison": ("torch", "zmq", "gymnasium", "matplotlib", "pydantic"),
     "parl_mq.observe.plots": ("torch", "zmq", "gymnasium", "matplotlib", "pydantic"),
     "parl_mq.replay.buffer": ("torch", "zmq", "gymnasium"),
     "parl_mq.services.hub": ("torch", "gymnasium"),

@@ -35,9 +35,10 @@ def runs(
     import numpy as np
 
     from parl_mq.errors import RecordError
+    from parl_mq.observe.comparison import compare, group_runs
     from parl_mq.observe.plots import check_format, write_comparison
     from parl_mq.observe.run_table import print_runs, result_console
-    from parl_mq.observe.runs import compare, find_runs, group_runs, read_run
+    from parl_mq.observe.runs import find_runs, read_run
 
     if plot is not None:
         check_format(plot)

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from parl_mq.errors import RecordError, UsageError
+from parl_mq.observe.comparison import Group
 from parl_mq.observe.curves import Curve, Evaluations, Exploration, Floats, read_curve
 from parl_mq.observe.files import LEARNING_CURVE
-from parl_mq.observe.runs import Group, Settings, read_settings
+from parl_mq.observe.runs import Settings, read_settings
 from parl_mq.observe.statistics import bootstrap_band, interquartile_mean, on_common_axis
 from parl_mq.observe.words import compact, counted
 

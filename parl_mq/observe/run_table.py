@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from parl_mq.observe.runs import Comparison, Group, Run
+from parl_mq.observe.comparison import Comparison, Group
+from parl_mq.observe.runs import Run
 from parl_mq.observe.words import compact, counted, seconds
 
 NO_WIDTH_LIMIT: Final = 10_000

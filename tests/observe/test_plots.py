@@ -9,8 +9,9 @@ from PIL import Image
 
 from parl_mq.errors import RecordError, UsageError
 from parl_mq.observe import plots
+from parl_mq.observe.comparison import Group, group_runs
 from parl_mq.observe.plots import write_comparison, write_learning_curve
-from parl_mq.observe.runs import Group, group_runs, read_run
+from parl_mq.observe.runs import read_run
 from tests.observe.recorded import RISING, record, record_ended
 
 NOW = 2e9

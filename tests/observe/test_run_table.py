@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from parl_mq.observe.comparison import Comparison, compare, group_runs
 from parl_mq.observe.run_table import in_words, print_runs, result_console
-from parl_mq.observe.runs import Comparison, compare, group_runs, read_run
+from parl_mq.observe.runs import read_run
 from tests.observe.recorded import RISING, record_ended
 
 NOW = 2e9
