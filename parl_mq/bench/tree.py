@@ -10,20 +10,19 @@ from typing import Any, Final
 
 import numpy as np
 
+from parl_mq.bench.peers import open_peers, versions
 from parl_mq.bench.report import BenchReport, Contender, Params, Result, describe_machine, time_interleaved
-from parl_mq.bench.tree_peers import Float64s, Int64s, TreeUser, open_peers
+from parl_mq.bench.tree_peers import CHUNK_ITEMS, PEERS, Float64s, Int64s, TreeUser
 from parl_mq.replay._sum_tree import SumTree, available_kernels
 
 LEAVES: Final = (2**17, 2**20, 2**23)
 BATCHES: Final = (32, 256, 1024)
 STANDARD: Final = (2**20, 256)  # the size of the budgets, and the only one of a quick run
-PEER_LEAVES: Final = 2**20  # peers in pure Python take minutes to fill more
 STUDY_ARITIES: Final = (2, 4, 8, 16, 32, 64)
 STUDY_LEAVES: Final = (10**4, 10**5, 10**6, 10**7)
 
 ROUNDS: Final = 11
 QUICK_ROUNDS: Final = 5
-CHUNK_ITEMS: Final = 65536  # timed at once: a millisecond at 20 ns, and more lines than an L2 cache holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,29 +30,34 @@ class _System:
     name: str
     params: Params
     tree: TreeUser
+    chunk_items: int = CHUNK_ITEMS
 
 
 def run(against: Sequence[str] = (), *, quick: bool = False) -> BenchReport:
     """Nanoseconds an item of a draw, and of an update with the refresh of the sums.
 
     Args:
-        against: peers to measure beside at 2^20 leaves, of "tianshou", "torchrl", "cpprb" and "rllib".
+        against: peers to measure beside, of "tianshou", "torchrl", "cpprb" and "rllib".
         quick: one size and few rounds: a second, without peers.
 
     Raises:
-        ConfigError: a peer is unknown or not installed.
+        UsageError: a peer is unknown.
+        ConfigError: a peer is not installed.
     """
-    peers = open_peers(against)
+    peers = open_peers(against, PEERS)
     rounds = QUICK_ROUNDS if quick else ROUNDS
     results: list[Result] = []
     for leaves in STANDARD[:1] if quick else LEAVES:
         values = _values(leaves)
         systems = [_own(values, arity=8, kernel=kernel) for kernel in available_kernels()]
-        if leaves == PEER_LEAVES:
-            systems += [_System(name, {}, make(values)) for name, make in peers.items()]
+        systems += [
+            _System(name, {}, peer.make(values), peer.chunk_items)
+            for name, peer in peers.items()
+            if leaves <= peer.most_leaves
+        ]
         for batch in STANDARD[1:] if quick else BATCHES:
             results += _measure(systems, leaves, batch, rounds)
-    return BenchReport("tree", describe_machine(), tuple(results))
+    return BenchReport("tree", {**describe_machine(), **versions(against, PEERS)}, tuple(results))
 
 
 def study_arity(
@@ -107,13 +111,14 @@ def _time(
     size: Params,
     rounds: int,
 ) -> list[Result]:
+    batch = int(size["batch"])
     contenders = [
         Contender(
             measure=measure,
             system=system.name,
             params={**size, **system.params},
-            chunk=partial(_each, operation, batches),
-            items=len(batches) * int(size["batch"]),
+            chunk=partial(_each, operation, batches[: system.chunk_items // batch]),
+            items=system.chunk_items // batch * batch,
         )
         for system, operation in operations
     ]

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from parl_mq.errors import ConfigError
+from parl_mq.bench.peers import Peer
 
 Float64s = npt.NDArray[np.float64]
 Int64s = npt.NDArray[np.int64]
+
+CHUNK_ITEMS: Final = 65536
+"""Timed at once: a millisecond at 20 ns, and more lines than an L2 cache holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,28 +32,25 @@ class TreeUser:
     update: Callable[[Int64s, Float64s], object]
 
 
-def open_peers(names: Sequence[str]) -> dict[str, Callable[[Float64s], TreeUser]]:
-    """Makers of the peers' trees, from the values to fill them with.
+@dataclass(frozen=True, slots=True)
+class TreePeer:
+    """How a peer takes part.
 
-    Raises:
-        ConfigError: a name is unknown, or its package is not installed or does not load.
+    Attributes:
+        make: its tree, filled with values.
+        most_leaves: it is left out above.
+        chunk_items: draws or updates that are timed at once.
     """
-    return {name: _open(name) for name in names}
+
+    make: Callable[[Float64s], TreeUser]
+    most_leaves: int = 2**23
+    chunk_items: int = CHUNK_ITEMS
 
 
-def _open(name: str) -> Callable[[Float64s], TreeUser]:
-    if name not in _PEERS:
-        raise ConfigError(f"--against {name}: unknown; there are {', '.join(_PEERS)}")
-    package, make = _PEERS[name]
-    try:
-        module = importlib.import_module(package)
-    except ImportError as exc:
-        raise ConfigError(f"--against {name}: the module {package} does not load here ({exc}); install {name}") from exc
-    return lambda values: make(module, values)
+def _tianshou(values: Float64s) -> TreeUser:
+    from tianshou.data import SegmentTree
 
-
-def _tianshou(module: Any, values: Float64s) -> TreeUser:
-    tree = module.SegmentTree(len(values))
+    tree = SegmentTree(len(values))
     tree[np.arange(len(values))] = values
     return TreeUser(
         draw=lambda uniforms: tree.get_prefix_sum_idx(uniforms * tree.reduce()),
@@ -59,8 +58,10 @@ def _tianshou(module: Any, values: Float64s) -> TreeUser:
     )
 
 
-def _torchrl(module: Any, values: Float64s) -> TreeUser:
-    tree = module.SumSegmentTreeFp64(len(values))
+def _torchrl(values: Float64s) -> TreeUser:
+    from torchrl._torchrl import SumSegmentTreeFp64
+
+    tree = SumSegmentTreeFp64(len(values))
     tree[np.arange(len(values))] = values
     return TreeUser(
         draw=lambda uniforms: tree.scan_lower_bound(uniforms * tree.query(0, len(values))),
@@ -68,9 +69,11 @@ def _torchrl(module: Any, values: Float64s) -> TreeUser:
     )
 
 
-def _cpprb(module: Any, values: Float64s) -> TreeUser:
+def _cpprb(values: Float64s) -> TreeUser:
     """The tree is not reachable alone: a draw takes its own uniforms, one-byte rows and importance weights along."""
-    buffer = module.PrioritizedReplayBuffer(len(values), {"row": {"dtype": np.uint8}}, alpha=1.0, eps=0.0)
+    from cpprb import PrioritizedReplayBuffer
+
+    buffer = PrioritizedReplayBuffer(len(values), {"row": {"dtype": np.uint8}}, alpha=1.0, eps=0.0)
     buffer.add(row=np.zeros(len(values), np.uint8), priorities=values)
     return TreeUser(
         draw=lambda uniforms: buffer.sample(len(uniforms), beta=0.4),
@@ -78,8 +81,10 @@ def _cpprb(module: Any, values: Float64s) -> TreeUser:
     )
 
 
-def _rllib(module: Any, values: Float64s) -> TreeUser:
-    tree = module.SumSegmentTree(1 << (len(values) - 1).bit_length())
+def _rllib(values: Float64s) -> TreeUser:
+    from ray.rllib.execution.segment_tree import SumSegmentTree
+
+    tree = SumSegmentTree(1 << (len(values) - 1).bit_length())
     for slot, value in enumerate(values.tolist()):
         tree[slot] = value
 
@@ -94,11 +99,12 @@ def _rllib(module: Any, values: Float64s) -> TreeUser:
     return TreeUser(draw=draw, update=update)
 
 
-_PEERS: Final = MappingProxyType(
+PEERS: Final = MappingProxyType(
     {
-        "tianshou": ("tianshou.data", _tianshou),
-        "torchrl": ("torchrl._torchrl", _torchrl),
-        "cpprb": ("cpprb", _cpprb),
-        "rllib": ("ray.rllib.execution.segment_tree", _rllib),
+        "tianshou": Peer("tianshou", "tianshou.data", TreePeer(_tianshou)),
+        "torchrl": Peer("torchrl", "torchrl._torchrl", TreePeer(_torchrl)),
+        "cpprb": Peer("cpprb", "cpprb", TreePeer(_cpprb)),
+        "rllib": Peer("ray[rllib]", "ray.rllib.execution.segment_tree", TreePeer(_rllib, 2**20, chunk_items=4096)),
     }
 )
+"""A tree in plain Python takes a minute to fill 2^23 leaves, and most of a second for a full chunk."""

@@ -5,8 +5,9 @@ import json
 import pytest
 
 from parl_mq.bench import tree
+from parl_mq.bench.peers import open_peers
 from parl_mq.bench.report import BenchReport, Contender, Result, time_interleaved
-from parl_mq.bench.tree_peers import open_peers
+from parl_mq.bench.tree_peers import PEERS
 from parl_mq.errors import ConfigError
 from parl_mq.replay._sum_tree import available_kernels
 
@@ -81,10 +82,10 @@ def test_the_study_covers_every_arity_size_and_batch():
 
 def test_an_unknown_peer_is_refused_with_the_known_ones():
     with pytest.raises(ConfigError, match="--against nosuch: unknown; there are tianshou, torchrl, cpprb, rllib"):
-        open_peers(["nosuch"])
+        open_peers(["nosuch"], PEERS)
 
 
 def test_a_peer_that_is_not_installed_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "cpprb", None)
-    with pytest.raises(ConfigError, match="module cpprb does not load here"):
-        open_peers(["cpprb"])
+    with pytest.raises(ConfigError, match="--against cpprb: .* `pip install cpprb`"):
+        open_peers(["cpprb"], PEERS)
