@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import deque
 from pathlib import Path
 from typing import Final
 
@@ -20,21 +19,17 @@ from parl_mq.learn import checkpoint as checkpoints
 from parl_mq.learn.learner import DrawnRows, Learner, LearnerStep
 from parl_mq.learn.threads import prepare_training_thread
 from parl_mq.model.snapshot import WeightsSnapshot
-from parl_mq.net.channel import ClientChannel, LinkEvent
+from parl_mq.net.channel import ClientChannel, Frame, LinkEvent
 from parl_mq.net.zmq_channel import Network
 from parl_mq.replay.draws import split_frames
 from parl_mq.services.hub_link import HubLink
 from parl_mq.services.joining import attach_message, joined, run_config
 from parl_mq.services.runtime import NodeOptions, StopSignal, WorkThread
 from parl_mq.services.sample_client import Batch, SampleClient
-from parl_mq.services.weights_exchange import announcement, chunk_frames, num_chunks
+from parl_mq.services.weights_exchange import announcement, chunk_frames
 from parl_mq.spec import TableSpec
 from parl_mq.wire.codec import Decoder, encode
-from parl_mq.wire.messages import (
-    ChunkWanted,
-    Weights,
-    Welcome,
-)
+from parl_mq.wire.messages import ChunkWanted, Weights, WeightsWanted, Welcome
 
 HAND_OVER_S: Final = 2.0
 """Time that the hub gets to fetch the last version at the end."""
@@ -122,19 +117,23 @@ def choose_device(wanted: str) -> torch.device:
 
 
 class WeightsSource:
-    """Announces the newest version to the hub and serves its chunks."""
+    """Announces the newest version to the hub and serves its chunks.
+
+    The version that the hub is fetching is held beside the newest one: however fast versions come, each fetch ends.
+    """
 
     def __init__(self, channel: ClientChannel) -> None:
         self._channel = channel
         self._decode = Decoder(Weights)
-        self._held: deque[WeightsSnapshot] = deque(maxlen=2)
-        self._last_chunk_served = asyncio.Event()
+        self._newest: WeightsSnapshot | None = None
+        self._under_way: WeightsSnapshot | None = None
+        self._has_arrived = asyncio.Event()
 
-    async def publish(self, snapshot: WeightsSnapshot) -> None:
-        """Holds `snapshot` beside the one before it, and announces it."""
-        self._held.append(snapshot)
-        self._last_chunk_served.clear()
-        await self._channel.send(encode(announcement(snapshot)))
+    def publish(self, snapshot: WeightsSnapshot) -> None:
+        """Holds `snapshot` and announces it; while the hub is away, that is done when it is back."""
+        self._newest = snapshot
+        self._has_arrived.clear()
+        self._channel.try_send(encode(announcement(snapshot)))
 
     async def run(self) -> None:
         """Serves chunks, and announces again after each reconnect, until cancelled."""
@@ -142,26 +141,30 @@ class WeightsSource:
             tasks.create_task(self._serve())
             tasks.create_task(self._watch_link())
 
-    async def until_fetched(self, deadline_s: float) -> None:
-        """Waits until the newest version has been handed over whole, `deadline_s` at most."""
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._last_chunk_served.wait(), deadline_s)
+    async def hand_over(self, snapshot: WeightsSnapshot) -> None:
+        """Publishes a version and waits until the hub has it whole."""
+        self.publish(snapshot)
+        await self._has_arrived.wait()
 
     async def _serve(self) -> None:
         while True:
             for frames in await self._channel.receive_many():
                 message, _ = self._decode(frames)
-                if isinstance(message, ChunkWanted):
-                    await self._channel.send(chunk_frames(message, self._held))
-                    newest = self._held[-1]
-                    is_last = message.chunk == num_chunks(len(newest.payload)) - 1
-                    if message.version == newest.version and is_last:
-                        self._last_chunk_served.set()
+                match message:
+                    case ChunkWanted():
+                        await self._channel.send(self._chunk(message))
+                    case WeightsWanted() if self._newest is not None and message.newer_than == self._newest.version:
+                        self._has_arrived.set()
+
+    def _chunk(self, wanted: ChunkWanted) -> list[Frame]:
+        if self._newest is not None and wanted.version == self._newest.version:
+            self._under_way = self._newest
+        return chunk_frames(wanted, [] if self._under_way is None else [self._under_way])
 
     async def _watch_link(self) -> None:
         while True:
-            if await self._channel.next_event() is LinkEvent.CONNECTED and self._held:
-                await self._channel.send(encode(announcement(self._held[-1])))
+            if await self._channel.next_event() is LinkEvent.CONNECTED and self._newest is not None:
+                await self._channel.send(encode(announcement(self._newest)))
 
 
 class LearnerNode:
@@ -192,7 +195,7 @@ class LearnerNode:
         """Publishes version (g, 0), then trains until the stop; ends with a last version and a checkpoint."""
         async with asyncio.TaskGroup() as tasks:
             background = [tasks.create_task(source.run())]
-            await source.publish(await self._work(self._learner.publish))
+            source.publish(await self._work(self._learner.publish))
             self._link.status.waits("an open table")
             endpoints = await self._stop.wait_for(self._link.replay_endpoints())
             if endpoints is not None:
@@ -211,11 +214,11 @@ class LearnerNode:
     async def _train(self, samples: SampleClient, source: WeightsSource) -> None:
         self._figures_at = time.monotonic()
         while batches := await self._next_batches(samples):
-            await samples.ask()  # before the updates, so that the next batches come in meanwhile
+            samples.ask()  # before the updates, so that the next batches come in meanwhile
             for batch, step in zip(batches, await self._work(self._learn, batches), strict=True):
                 samples.give_back(batch, step.magnitudes)
                 if step.published is not None:
-                    await source.publish(step.published)
+                    source.publish(step.published)
                 if step.is_checkpoint_due:
                     await self._save_checkpoint()
             self._note()
@@ -238,11 +241,13 @@ class LearnerNode:
         return [] if first is None else [first, *samples.ready_batches()]
 
     async def _finish(self, samples: SampleClient, source: WeightsSource) -> None:
+        """The checkpoint comes first: the hub may be gone, and is then waited for in vain."""
         self._link.status.works("finishing")
-        await samples.send_last_priorities()
-        await source.publish(await self._work(self._learner.publish))
+        samples.send_last_priorities()
+        last = await self._work(self._learner.publish)
         await self._save_checkpoint()
-        await source.until_fetched(HAND_OVER_S)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(source.hand_over(last), HAND_OVER_S)
 
     async def _save_checkpoint(self) -> None:
         keep = self._config.learner.keep_checkpoints

@@ -78,23 +78,36 @@ class SampleClient:
         """New priorities for a batch's rows; they ride on the next request."""
         self._updates.append({"keys": batch.arrays["keys"], "magnitudes": magnitudes})
 
-    async def ask(self) -> None:
-        """Sends requests until `prefetch` are outstanding or waiting to be taken."""
-        while self._is_attached and len(self._outstanding) + self._batches.qsize() < self._prefetch:
-            request = SampleRequest(request_id=next(self._numbers), table=MAIN_TABLE, batch_size=self._batch_size)
-            self._outstanding[request.request_id] = request
-            await self._channel.send(encode(request, self._take_updates()))
+    def ask(self) -> None:
+        """Sends requests until `prefetch` are outstanding or waiting to be taken.
 
-    async def send_last_priorities(self) -> None:
-        """Sends priorities that no request carries any more."""
-        if updates := self._take_updates():
-            await self._channel.send(encode(UpdatePriorities(table=MAIN_TABLE), updates))
+        While the replay node is away nothing is sent: a new connection begins with what is missing.
+        """
+        while self._is_attached and self._num_missing > 0 and self._send(self._request()):
+            pass
 
-    def _take_updates(self) -> Arrays:
-        updates, self._updates = self._updates, []
-        if not updates:
-            return {}
-        return {name: np.concatenate([update[name] for update in updates]) for name in ("keys", "magnitudes")}
+    def send_last_priorities(self) -> None:
+        """Sends priorities that no request carries any more, if the replay node is there."""
+        if self._updates:
+            self._send(UpdatePriorities(table=MAIN_TABLE))
+
+    @property
+    def _num_missing(self) -> int:
+        return self._prefetch - len(self._outstanding) - self._batches.qsize()
+
+    def _request(self) -> SampleRequest:
+        return SampleRequest(request_id=next(self._numbers), table=MAIN_TABLE, batch_size=self._batch_size)
+
+    def _send(self, message: SampleRequest | UpdatePriorities) -> bool:
+        """Sends a message with all priorities that wait, or keeps them."""
+        names = ("keys", "magnitudes") if self._updates else ()
+        updates = {name: np.concatenate([update[name] for update in self._updates]) for name in names}
+        if not self._channel.try_send(encode(message, updates)):
+            return False
+        self._updates.clear()
+        if isinstance(message, SampleRequest):
+            self._outstanding[message.request_id] = message
+        return True
 
     def _handle(self, message: Message, arrays: Arrays) -> list[list[Frame]]:
         match message:
@@ -116,7 +129,7 @@ class SampleClient:
     def _begin(self) -> list[list[Frame]]:
         """Asks again for what is unanswered, and for the first batches at the first time."""
         self._is_attached = True
-        while len(self._outstanding) + self._batches.qsize() < self._prefetch:
-            number = next(self._numbers)
-            self._outstanding[number] = SampleRequest(request_id=number, table=MAIN_TABLE, batch_size=self._batch_size)
+        for _ in range(self._num_missing):
+            request = self._request()
+            self._outstanding[request.request_id] = request
         return [encode(request) for request in self._outstanding.values()]

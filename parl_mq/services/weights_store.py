@@ -104,15 +104,12 @@ class WeightsStore:
         if self._fetch is not None and self._fetch[0] == peer:
             self._offered = (peer, offer)
             return []
-        return self._start_fetch(peer, offer)
-
-    def _start_fetch(self, peer: PeerId, offer: WeightsAnnounced) -> list[Reply]:
         fetch = Fetch(offer)
         self._fetch = (peer, fetch)
         return [(peer, encode(wanted)) for wanted in fetch.first()]
 
     def _take_chunk(self, peer: PeerId, chunk: WeightsChunk, arrays: Arrays, now: float) -> list[Reply]:
-        if self._fetch is None or self._fetch[0] != peer:
+        if self._fetch is None or self._fetch[0] != peer or self._fetch[1].announced.version != chunk.version:
             return []
         fetch = self._fetch[1]
         try:
@@ -135,7 +132,7 @@ class WeightsStore:
     def _next_fetch(self) -> list[Reply]:
         self._fetch = None
         offered, self._offered = self._offered, None
-        return [] if offered is None else self._start_fetch(*offered)
+        return [] if offered is None else self._take_offer(*offered)
 
     def _accept(self, snapshot: WeightsSnapshot, now: float) -> None:
         self._fetching = {peer: lease for peer, lease in self._fetching.items() if lease.until > now}
