@@ -1,0 +1,136 @@
+"""Real runs for tests: a `parl-mq train` process, its nodes, and what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+
+T = TypeVar("T")
+
+SMALL = (
+    "--set", "actor.num_envs=8", "--set", "replay.learning_starts=200", "--set", "replay.fragment_length=8",
+    "--set", "algorithm.batch_size=32", "--set", "stop.at_target=false",
+)  # fmt: skip
+"""Settings under which a run trains within seconds of its start, and does not end by itself."""
+
+
+class Run:
+    """One `parl-mq train`.
+
+    Attributes:
+        directory: its run directory.
+        process: the command itself.
+    """
+
+    def __init__(self, directory: Path, *options: str) -> None:
+        self.directory = directory
+        self._root = Path(tempfile.mkdtemp(prefix="pmq-", dir="/tmp"))  # short: socket paths have 107 bytes
+        rings = ("--set", f"node.ring_directory={self._root / 'rings'}")
+        sockets = ("--set", f"node.runtime_directory={self._root}")
+        (self._root / "rings").mkdir()
+        command = [sys.executable, "-m", "parl_mq", "train", "cartpole-dqn", "--run-dir", str(directory), "--json"]
+        self.process = subprocess.Popen(
+            [*command, *SMALL, *rings, *sockets, *options],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._seen: dict[str, psutil.Process] = {}
+
+    def nodes(self) -> dict[str, psutil.Process]:
+        """The processes of the run by name, the zygote included."""
+        for child in psutil.Process(self.process.pid).children(recursive=True):
+            if (name := _node_name(child)) is not None:
+                self._seen[name] = child
+        return self._seen
+
+    def wait_until_training(self, timeout_s: float = 60.0) -> dict[str, psutil.Process]:
+        """Waits for the first updates, and returns the nodes."""
+        poll_until(lambda: any(row.get("updates_total", 0) > 0 for row in self.metrics()) or None, timeout_s)
+        return self.nodes()
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The rows of metrics.jsonl so far."""
+        path = self.directory / "metrics.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("}")]
+
+    def finish(self, timeout_s: float = 60.0) -> tuple[int, str, str]:
+        """Exit code, stdout and stderr, once the command has ended."""
+        stdout, stderr = self.process.communicate(timeout=timeout_s)
+        return self.process.returncode, stdout, stderr
+
+    def alive(self) -> list[str]:
+        """Names of the nodes that were seen and still live."""
+        return [name for name, process in self._seen.items() if _is_alive(process)]
+
+    def left_behind(self) -> list[str]:
+        """Rings and sockets that are still there."""
+        return [str(path.relative_to(self._root)) for path in self._root.rglob("*") if path.name != "rings"]
+
+    def clean_up(self) -> None:
+        """Ends every process of the run, by its id, and removes its folder."""
+        for process in (*self._seen.values(), self.process):
+            if _is_alive(process):
+                process.send_signal(signal.SIGKILL)
+        if self.process.stdout and not self.process.stdout.closed:
+            self.process.communicate()
+        subprocess.run(["rm", "-rf", str(self._root)], check=True)
+
+
+@contextmanager
+def running(directory: Path, *options: str) -> Iterator[Run]:
+    """A run that is cleaned up whatever happens."""
+    run = Run(directory, *options)
+    try:
+        yield run
+    finally:
+        run.clean_up()
+
+
+def poll_until(find: Callable[[], T | None], timeout_s: float) -> T:
+    """What `find` gives as soon as it gives something; fails after `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if (found := find()) is not None:
+            return found
+        time.sleep(0.05)  # another process changes what is looked at, and nothing tells when
+    raise AssertionError(f"nothing was found within {timeout_s:g} s")
+
+
+def _node_name(process: psutil.Process) -> str | None:
+    try:
+        line, name = process.cmdline(), process.name()
+    except psutil.Error:
+        return None
+    if "--name" in line:
+        return line[line.index("--name") + 1]
+    if any("zygote" in part for part in line):
+        return name if name.startswith(("actor", "learner", "evaluator")) else "zygote"
+    return None
+
+
+def _is_alive(process: psutil.Process | subprocess.Popen[str]) -> bool:
+    if isinstance(process, subprocess.Popen):
+        return process.poll() is None
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def maps(pid: int) -> str:
+    """Files that a process has mapped."""
+    return Path(f"/proc/{pid}/maps").read_text() if os.path.exists(f"/proc/{pid}") else ""

@@ -1,0 +1,144 @@
+"""How a run ends: by a killed node, a killed command, a signal. Deadlines are asserted with threefold slack."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from parl_mq.config.loader import load_config
+from parl_mq.learn.checkpoint import find_newest
+from tests.process.running import maps, poll_until, running
+
+SLACK = 3
+NODES = ("hub", "replay-0", "learner-0", "actor-0", "evaluator-0")
+
+
+@pytest.mark.parametrize("victim", [*NODES, "zygote"])
+def test_a_killed_node_ends_the_run_within_ten_seconds_by_name(
+    victim: str, tmp_path: Path, record_property: pytest.RecordProperty
+) -> None:
+    with running(tmp_path / "run") as run:
+        nodes = run.wait_until_training()
+        assert {*NODES, "zygote"} <= nodes.keys()
+        began = time.monotonic()
+        nodes[victim].kill()
+        code, _, stderr = run.finish()
+        record_property("seconds", round(time.monotonic() - began, 2))
+        assert time.monotonic() - began < 10 * SLACK
+        assert code == 70
+        assert f"{victim} ended by signal SIGKILL" in stderr
+        assert run.alive() == []
+        assert run.left_behind() == []
+
+
+def test_no_node_outlives_a_killed_command(tmp_path: Path, record_property: pytest.RecordProperty) -> None:
+    with running(tmp_path / "run") as run:
+        run.wait_until_training()
+        began = time.monotonic()
+        run.process.kill()
+        poll_until(lambda: True if not run.alive() else None, 5 * SLACK)
+        record_property("seconds", round(time.monotonic() - began, 2))
+        assert run.left_behind() == []
+
+
+@pytest.mark.parametrize(("number", "expected"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+def test_a_signal_ends_the_run_in_order_and_leaves_a_usable_directory(
+    number: signal.Signals, expected: int, tmp_path: Path
+) -> None:
+    with running(tmp_path / "run") as run:
+        run.wait_until_training()
+        began = time.monotonic()
+        run.process.send_signal(number)
+        code, stdout, _ = run.finish()
+        assert time.monotonic() - began < 10 * SLACK
+        assert code == expected
+        assert run.alive() == []
+        assert run.left_behind() == []
+        summary = json.loads(stdout.splitlines()[-1])
+    assert summary["interrupted"] is True
+    assert summary["updates"] > 0
+    assert load_config(tmp_path / "run" / "config.toml").preset == "cartpole-dqn"
+    found = find_newest(tmp_path / "run" / "checkpoints")
+    assert found.checkpoint is not None
+    assert found.checkpoint.updates == summary["updates"]
+    assert found.damaged == ()
+    assert json.loads((tmp_path / "run" / "summary.json").read_text()) == summary
+    assert (tmp_path / "run" / "learning_curve.png").stat().st_size > 0
+
+
+def test_a_signal_before_the_first_step_ends_the_run(tmp_path: Path) -> None:
+    with running(tmp_path / "run") as run:
+        poll_until(lambda: run.nodes().get("hub"), 60)
+        run.process.send_signal(signal.SIGTERM)
+        code, _, _ = run.finish()
+        assert code == 0
+        assert run.alive() == []
+        assert run.left_behind() == []
+
+
+def test_hub_and_replay_have_not_loaded_torch(tmp_path: Path) -> None:
+    with running(tmp_path / "run") as run:
+        nodes = run.wait_until_training()
+        assert "libtorch" in maps(nodes["learner-0"].pid)
+        for name in ("hub", "replay-0"):
+            assert "libtorch" not in maps(nodes[name].pid)
+
+
+def test_the_zygote_has_one_thread(tmp_path: Path) -> None:
+    with running(tmp_path / "run") as run:
+        nodes = run.wait_until_training()
+        assert nodes["zygote"].num_threads() == 1
+
+
+def test_max_steps_ends_the_run_with_code_0_and_a_final_evaluation(tmp_path: Path) -> None:
+    with running(tmp_path / "run", "--max-steps", "4000") as run:
+        code, stdout, stderr = run.finish()
+        assert code == 0, stderr
+        assert run.left_behind() == []
+    summary = json.loads(stdout.splitlines()[-1])
+    assert summary["env_steps"] >= 4000
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    last = [row for row in rows if row["kind"] == "evaluation"][-1]
+    assert last["updates"] == summary["updates"]
+    assert len(last["returns"]) == 20
+
+
+@pytest.mark.parametrize("wanted", [2.0, 8.0])
+def test_measured_samples_per_insert_are_within_5_percent_of_the_setting(wanted: float, tmp_path: Path) -> None:
+    options = ("--set", f"replay.samples_per_insert={wanted}", "--max-steps", "15000")
+    with running(tmp_path / "run", *options) as run:
+        code, _, stderr = run.finish()
+        assert code == 0, stderr
+    figures = [row for row in run.metrics() if row["kind"] == "figures" and row["phase"] == "training"]
+    first, last = figures[1], figures[-1]
+    drawn = last["drawn_rows_total"] - first["drawn_rows_total"]
+    inserted = last["inserted_rows_total"] - first["inserted_rows_total"]
+    assert drawn / inserted == pytest.approx(wanted, rel=0.05)
+
+
+def test_two_actors_share_the_ladder_and_both_step(tmp_path: Path) -> None:
+    with running(tmp_path / "run", "--actors", "2", "--max-steps", "20000") as run:
+        nodes = run.wait_until_training()
+        assert {"actor-0", "actor-1"} <= nodes.keys()
+        code, _, stderr = run.finish()
+        assert code == 0, stderr
+        assert run.alive() == []
+
+
+def test_a_resumed_run_goes_on_counting(tmp_path: Path) -> None:
+    with running(tmp_path / "run", "--max-steps", "4000") as run:
+        _, stdout, _ = run.finish()
+    first = json.loads(stdout.splitlines()[-1])
+    with running(tmp_path / "run", "--resume", "--max-steps", "9000") as run:
+        code, stdout, stderr = run.finish()
+        assert code == 0, stderr
+    second = json.loads(stdout.splitlines()[-1])
+    assert "the replay is empty" in stderr
+    assert second["env_steps"] >= 9000
+    assert second["updates"] > first["updates"]
+    assert second["wall_s"] > first["wall_s"]
+    assert second["evaluations"] > first["evaluations"]
