@@ -1,6 +1,7 @@
 """What the tests of the channels share: networks of each kind, and a client that its server knows."""
 
 import asyncio
+import socket
 import tempfile
 from contextlib import contextmanager
 
@@ -21,6 +22,14 @@ def network_of(kind):
             yield network, "tcp://127.0.0.1:0" if kind == "tcp" else f"ipc://{folder}/socket"
         finally:
             network.close(linger_s=0)
+
+
+def unused(endpoint):
+    """The same endpoint, with a port that nobody has bound."""
+    if not endpoint.startswith("tcp"):
+        return endpoint
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return f"tcp://127.0.0.1:{probe.getsockname()[1]}"
 
 
 async def soon(awaitable):

@@ -11,7 +11,7 @@ import pytest
 from parl_mq.errors import ChannelClosed
 from parl_mq.net import zmq_socket
 from parl_mq.net.channel import LinkEvent, SendOutcome
-from tests.net.links import KINDS, LARGE, as_bytes, fill, introduce, link, network_of, receive, soon, until
+from tests.net.links import KINDS, LARGE, as_bytes, fill, introduce, link, network_of, receive, soon, until, unused
 
 IDLE_S = 1.0
 
@@ -142,10 +142,7 @@ async def test_received_frame_outlives_its_channel(place, size):
 
 
 async def test_client_without_a_peer_sends_nothing_and_waits_for_one(place):
-    network, endpoint = place
-    probe = network.bind(endpoint)
-    endpoint = probe.endpoint
-    probe.close(0)
+    network, endpoint = place[0], unused(place[1])
     client = network.connect(endpoint)
     assert not client.try_send([b"lost"])
     sending = asyncio.create_task(client.send([b"kept"]))
