@@ -22,13 +22,16 @@ from parl_mq.replay.memory import check_memory
 from parl_mq.rollout.building import table_spec
 from parl_mq.services.run_directory import RunDirectory
 from parl_mq.services.runtime import StopSignal
-from parl_mq.services.supervisor import Supervisor
+from parl_mq.services.supervisor import Supervisor, runtime_folder
 from parl_mq.services.tables import ring_root, table_settings
 from parl_mq.wire.messages import RunProgress
 
 log = logging.getLogger("parl_mq")
 
 INTERRUPTED: Final = "interrupted by Ctrl-C"
+INTERRUPTED_TWICE: Final = "interrupted by Ctrl-C twice"
+ONE_KEY_S: Final = 0.3
+"""Launchers hand Ctrl-C on to a process that the terminal has told already: so near each other, two are one."""
 TERMINATED: Final = "asked to stop by SIGTERM"
 
 
@@ -84,33 +87,37 @@ def train(
         EnvironmentFault: the environment cannot be made. Nothing was started.
         MemoryRefused: the replay table would not fit. Nothing was started.
         NodeFailed: a node ended unexpectedly; the others were stopped.
+        KeyboardInterrupt: Ctrl-C came a second time; everything was ended at once.
     """
     started_at = time.monotonic() if started_at is None else started_at
     settings = config if isinstance(config, RunConfig) else load_config(config)
     spec = table_spec(settings)
     check_memory(table_settings(settings).memory_need(spec), ring_root(settings.node))
-    directory = _open(settings, run_dir) if resume else _create(settings, run_dir)
+    stop, kill = StopSignal(), StopSignal()
+    with runtime_folder(settings.node) as runtime:
+        directory = _open(settings, run_dir) if resume else _create(settings, run_dir)
 
-    async def run() -> str:
-        stop = StopSignal()
-        _end_on_signals(stop)
-        supervisor = Supervisor(
-            settings,
-            spec,
-            directory,
-            started_at=started_at,
-            stop=stop,
-            on_progress=on_progress or _ignore,
-        )
-        await supervisor.run()
-        return stop.reason
+        async def run() -> None:
+            _end_on_signals(stop, kill)
+            supervisor = Supervisor(
+                settings,
+                spec,
+                directory,
+                runtime=runtime,
+                started_at=started_at,
+                on_progress=on_progress or _ignore,
+            )
+            await supervisor.run(stop, kill)
 
-    try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            stop_reason = runner.run(run())
-    finally:
-        _draw(directory)
-    return _result(directory, stop_reason)
+        try:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(run())
+            if kill.is_set():
+                raise KeyboardInterrupt(kill.reason)
+        finally:
+            if not kill.is_set():
+                _draw(directory)
+    return _result(directory, was_interrupted=stop.reason == INTERRUPTED)
 
 
 def _draw(directory: RunDirectory) -> None:
@@ -144,6 +151,7 @@ def _open(config: RunConfig, run_dir: Path | str | None) -> RunDirectory:
         )
     directory.read_memory()
     directory.write_config(config)
+    directory.forget_summary()
     return directory
 
 
@@ -156,16 +164,27 @@ def _new_run_path(config: RunConfig) -> Path:
     return Path("runs") / f"{config.preset}-seed{config.seed}-{moment}"
 
 
-def _end_on_signals(stop: StopSignal) -> None:
-    """Ctrl-C and SIGTERM end the run in order. Signals reach the main thread alone; elsewhere nothing is set."""
+def _end_on_signals(stop: StopSignal, kill: StopSignal) -> None:
+    """Ctrl-C and SIGTERM end the run in order, a second Ctrl-C at once.
+
+    Signals reach the main thread alone; elsewhere nothing is set.
+    """
     if threading.current_thread() is not threading.main_thread():
         return
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGINT, stop.set, INTERRUPTED)
+    interrupted_at: list[float] = []
+
+    def interrupt() -> None:
+        interrupted_at.append(loop.time())
+        if interrupted_at[-1] - interrupted_at[0] > ONE_KEY_S:
+            kill.set(INTERRUPTED_TWICE)
+        stop.set(INTERRUPTED)
+
+    loop.add_signal_handler(signal.SIGINT, interrupt)
     loop.add_signal_handler(signal.SIGTERM, stop.set, TERMINATED)
 
 
-def _result(directory: RunDirectory, stop_reason: str) -> Result:
+def _result(directory: RunDirectory, *, was_interrupted: bool) -> Result:
     summary = directory.read_summary()
     if summary is None:
         raise NodeFailed(f"the hub left no summary in {directory.path}", EXIT_INTERNAL)
@@ -177,6 +196,6 @@ def _result(directory: RunDirectory, stop_reason: str) -> Result:
         wall_s=summary["wall_s"],
         time_to_target_s=summary["time_to_target_s"],
         run_dir=directory.path,
-        exit_code=EXIT_INTERRUPTED if stop_reason == INTERRUPTED else EXIT_OK,
+        exit_code=EXIT_INTERRUPTED if was_interrupted else EXIT_OK,
         summary=summary,
     )

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import shutil
 import time
 from typing import Final
 
 import numpy as np
 
 from parl_mq.config.models import RunConfig
-from parl_mq.errors import EXIT_OK, MemoryRefused, WireError
+from parl_mq.errors import EXIT_OK, ConfigError, MemoryRefused, WireError
 from parl_mq.net.channel import PeerId, ServerChannel
 from parl_mq.net.zmq_channel import Network
 from parl_mq.replay.table import Table
 from parl_mq.services.backlog import Backlog
-from parl_mq.services.hub_link import HubLink
+from parl_mq.services.hub_link import MAX_TEXT, HubLink
 from parl_mq.services.joining import joined, run_config
 from parl_mq.services.replay_desk import ReplayDesk
 from parl_mq.services.runtime import NodeOptions, StopSignal
-from parl_mq.services.tables import limiter, ring_directory, table_settings
+from parl_mq.services.tables import limiter, make_ring_directory, remove_rings, table_settings
 from parl_mq.spec import TableSpec
 from parl_mq.wire.codec import Decoder
 from parl_mq.wire.messages import OpenTable, TableOpened, TableRefused, ToReplay, Welcome
@@ -59,25 +57,29 @@ async def _serve_table(
     link: HubLink, server: ServerChannel, config: RunConfig, welcome: Welcome, opening: OpenTable, stop: StopSignal
 ) -> None:
     spec = TableSpec.from_wire(opening.columns, opening.spaces)
-    directory = ring_directory(config.node, welcome.run_id, link.name)
-    seed = np.random.SeedSequence(config.seed, spawn_key=(REPLAY_STREAM, welcome.index, welcome.incarnation))
     try:
-        directory.mkdir(mode=0o700, parents=True)
-        table = Table(table_settings(config), spec, directory=directory, rng=np.random.default_rng(seed))
-    except (MemoryRefused, ValueError, OSError) as error:
-        await link.deliver(TableRefused(table=opening.table, reason=str(error)))
+        table = _open(config, welcome, link.name, spec)
+    except (ConfigError, MemoryRefused, ValueError, OSError) as error:
+        remove_rings(config.node, welcome.run_id, link.name)
+        await stop.wait_for(link.deliver(TableRefused(table=opening.table, reason=str(error)[:MAX_TEXT])))
         await stop.wait()
         return
     try:
-        await link.deliver(TableOpened(table=opening.table, num_bytes=table.num_bytes, num_rows=table.num_rows))
-        log.info("table %s: %d rows, %.1f MiB in %s", opening.table, table.num_rows, table.num_bytes / 2**20, directory)
+        await stop.wait_for(
+            link.deliver(TableOpened(table=opening.table, num_bytes=table.num_bytes, num_rows=table.num_rows))
+        )
+        log.info("table %s: %d rows, %.1f MiB", opening.table, table.num_rows, table.num_bytes / 2**20)
         desk = ReplayDesk(table, limiter(config), spec, config, welcome.run_id)
         await ReplayNode(link, server, desk).run(stop)
     finally:
         table.close()
-        shutil.rmtree(directory, ignore_errors=True)
-        with contextlib.suppress(OSError):
-            directory.parent.rmdir()  # the last ring of this user takes the folder with it
+        remove_rings(config.node, welcome.run_id, link.name)
+
+
+def _open(config: RunConfig, welcome: Welcome, name: str, spec: TableSpec) -> Table:
+    seed = np.random.SeedSequence(config.seed, spawn_key=(REPLAY_STREAM, welcome.index, welcome.incarnation))
+    directory = make_ring_directory(config.node, welcome.run_id, name)
+    return Table(table_settings(config), spec, directory=directory, rng=np.random.default_rng(seed))
 
 
 class ReplayNode:

@@ -60,6 +60,10 @@ class RunDirectory:
             folder.mkdir(exist_ok=True)
         return directory
 
+    def forget_summary(self) -> None:
+        """Removes the summary of an earlier start, which must not pass for that of the next one."""
+        (self.path / SUMMARY).unlink(missing_ok=True)
+
     def read_memory(self) -> RunMemory:
         """What the run remembers; a run that has not begun remembers nothing.
 

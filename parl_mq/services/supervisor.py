@@ -9,27 +9,29 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from parl_mq.config.models import RunConfig
-from parl_mq.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_OK, NodeFailed
+from parl_mq.config.models import NodeConfig, RunConfig
+from parl_mq.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_OK, ConfigError, NodeFailed, PeerTimeout
+from parl_mq.net.endpoints import check_endpoint
 from parl_mq.net.zmq_channel import Network
 from parl_mq.services.hub_link import HubLink
 from parl_mq.services.run_directory import RunDirectory
-from parl_mq.services.runtime import StopSignal
+from parl_mq.services.runtime import StopSignal, first_cause
 from parl_mq.services.tables import remove_rings
 from parl_mq.services.zygote import ForkedProcess, Zygote, module_path
 from parl_mq.spec import TableSpec
 from parl_mq.wire.messages import Role, RunProgress, SpecOffer, StopRequest
 
-END_DEADLINE_S: Final = 8.5
-"""A run that was asked to end has this long; then what is left is killed. Ctrl-C promises 10 s."""
+HUB_ENDS_S: Final = 7.5
+"""A hub that was asked to end the run has this long; Ctrl-C promises 10 s for everything."""
+TERMINATE_S: Final = 2.3
+"""Nodes that outlive the hub are asked to end by a signal, and killed after this time."""
 ZYGOTE_MODULE: Final = "parl_mq.nodes.zygote"
-TERMINATE_S: Final = 3.0
-"""Without a hub the nodes are asked to end by a signal, and killed after this time."""
 MAX_REASON: Final = 1500
 LOG_TAIL_LINES: Final = 12
 
@@ -50,13 +52,44 @@ class Child:
         """Whether it has not ended yet."""
         return self.process.returncode is None
 
+    def send_signal(self, number: signal.Signals) -> None:
+        """Sends a signal, if it still lives."""
+        if self.is_alive:
+            with contextlib.suppress(ProcessLookupError):
+                self.process.send_signal(number)
+
     def end_in_words(self) -> str:
         """How it ended, with the end of what it wrote."""
         code = self.process.returncode
         how = f"with code {code}" if code is None or code >= 0 else f"by signal {signal.Signals(-code).name}"
-        lines = self.log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
-        told = "".join(f"\n  {line}" for line in lines)
-        return f"{self.name} ended {how}; the end of {self.log}:{told or ' nothing was written'}"
+        return f"{self.name} ended {how}; {self.last_words()}"
+
+    def last_words(self) -> str:
+        """The end of its log."""
+        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
+        told = "".join(f"\n  {line}" for line in lines[-LOG_TAIL_LINES:])
+        return f"the end of {self.log}:{told or ' nothing was written'}"
+
+
+@contextmanager
+def runtime_folder(node: NodeConfig) -> Iterator[Path]:
+    """A private folder for a run's sockets, which goes with the block.
+
+    Raises:
+        ConfigError: there can be none, or its path is too long for a socket.
+    """
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="parl-mq-", dir=node.runtime_directory))
+    except OSError as error:
+        place = (
+            f"node.runtime_directory = {node.runtime_directory}" if node.runtime_directory else "the temporary folder"
+        )
+        raise ConfigError(f"{place}: no folder for sockets can be made there: {error.strerror}") from error
+    try:
+        check_endpoint(_endpoint(folder, "replay-255"))  # the longest name
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 class Supervisor:
@@ -68,107 +101,142 @@ class Supervisor:
         spec: TableSpec,
         directory: RunDirectory,
         *,
+        runtime: Path,
         started_at: float,
-        stop: StopSignal,
         on_progress: ProgressSink,
     ) -> None:
+        """Prepares a run.
+
+        Args:
+            config: of the run.
+            spec: of the run's table.
+            directory: of the run.
+            runtime: folder for sockets.
+            started_at: monotonic time at which the command started, s.
+            on_progress: called a few times a second.
+        """
         self._config = config
         self._spec = spec
         self._directory = directory
+        self._runtime = runtime
         self._started_at = started_at
-        self._stop = stop
         self._on_progress = on_progress
         self._children: list[Child] = []
-        self._failure: NodeFailed | None = None
-        self._first_failed: asyncio.Future[Child] = asyncio.get_running_loop().create_future()
+        self._watches: asyncio.TaskGroup
         self._zygote: Zygote | None = None
         self._run_id: str | None = None
+        self._failed: asyncio.Future[NodeFailed] = asyncio.get_running_loop().create_future()
+        self._end_has_begun = asyncio.Event()
+        self._is_over = False
         self._lifeline, self._lifeline_writer = os.pipe()
-        self._runtime = Path(tempfile.mkdtemp(prefix="parl-mq-", dir=_runtime_root(config)))
 
-    async def run(self) -> None:
-        """Runs to the end; afterwards no process of the run is alive.
+    async def run(self, stop: StopSignal, kill: StopSignal) -> None:
+        """Runs to the end; afterwards no process of the run is alive, and no ring is left.
+
+        Args:
+            stop: ends the run in order.
+            kill: ends it at once.
 
         Raises:
             NodeFailed: a node ended unexpectedly, or the hub reported a failure. Carries the exit code.
         """
         network = Network()
         try:
-            self._zygote = await self._start_zygote()  # first: it takes longest
-            hub = await self._start("hub", "hub", self._hub_arguments())
-            link = HubLink(network.connect(self._hub_endpoint), role="supervisor", name="supervisor", stop=StopSignal())
-            link.on_progress = self._on_progress
-            await self._see_through(link, hub)
+            async with asyncio.TaskGroup() as self._watches:
+                try:
+                    await kill.wait_for(self._see_through(network, stop))
+                finally:
+                    await self._kill_all()
+        except BaseExceptionGroup as group:
+            raise first_cause(group) from group
         finally:
-            await self._kill_all()
-            if self._zygote is not None:
-                await self._zygote.close()
             network.close()
             os.close(self._lifeline_writer)
             os.close(self._lifeline)
-            shutil.rmtree(self._runtime, ignore_errors=True)
             if self._run_id is not None:
                 remove_rings(self._config.node, self._run_id)
-        if self._failure is not None:
-            raise self._failure
+        if self._failed.done():
+            raise self._failed.result()
 
-    async def _see_through(self, link: HubLink, hub: Child) -> None:
-        """Starts the other nodes, and returns when the run has come to its end or must be brought to it."""
-        talking, starting = asyncio.ensure_future(self._talk(link)), asyncio.ensure_future(self._start_nodes())
-        stopping, hub_ends = asyncio.ensure_future(self._stop.wait()), asyncio.ensure_future(hub.process.wait())
-        tasks: list[asyncio.Future[Any]] = [talking, starting, stopping, hub_ends]
-        try:
-            events: list[asyncio.Future[Any]] = [talking, stopping, hub_ends, self._first_failed]
-            await asyncio.wait(events, return_when=asyncio.FIRST_COMPLETED)
+    async def _see_through(self, network: Network, stop: StopSignal) -> None:
+        """Starts the nodes, and returns when the run has come to its end."""
+        self._zygote = await self._start_zygote()  # first: it takes longest
+        hub = await self._start("hub", "hub", self._hub_arguments())
+        link = HubLink(network.connect(self._hub_endpoint), role="supervisor", name="supervisor", stop=StopSignal())
+        link.on_progress = self._on_progress
+        async with asyncio.TaskGroup() as tasks:
+            starting = tasks.create_task(self._start_nodes())
+            background = [
+                starting,
+                tasks.create_task(self._talk(link, hub)),
+                tasks.create_task(self._ask_for_the_end(link, stop)),
+                tasks.create_task(self._report_failure(link)),
+            ]
+            await self._end_has_begun.wait()
             starting.cancel()
-            if self._first_failed.done():
-                failure = self._note_failure(self._first_failed.result())
-                lost = [child.name for child in self._children if not child.is_alive]
-                reason = str(failure)[:MAX_REASON]
-                link.send(StopRequest(reason=reason, interrupted=True, error_code=failure.code, lost=lost))
-            elif self._stop.is_set():
-                link.send(StopRequest(reason=self._stop.reason, interrupted=True))
-            await asyncio.wait({hub_ends}, timeout=END_DEADLINE_S)
-            if hub_ends.done() and hub_ends.result() not in (EXIT_OK, EXIT_INTERRUPTED) and self._failure is None:
-                self._note_failure(hub)
-            await self._end_the_rest()
-        finally:
-            for task in tasks:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(hub.process.wait(), HUB_ENDS_S)
+            for task in background:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        self._judge(hub)
+        await self._end_the_rest()
 
-    async def _end_the_rest(self) -> None:
-        """The hub has ended: whoever has not heard of it gets a signal, and a while to follow it."""
-        for child in self._children:
-            _signal(child, signal.SIGTERM)
-        ends = [asyncio.ensure_future(child.process.wait()) for child in self._children]
-        await asyncio.wait(ends, timeout=TERMINATE_S)
-        for end in ends:
-            end.cancel()
-
-    async def _talk(self, link: HubLink) -> None:
+    async def _talk(self, link: HubLink, hub: Child) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(link.run())
-            self._run_id = (await link.join()).run_id
+            try:
+                self._run_id = (await link.join()).run_id
+            except PeerTimeout as error:
+                raise NodeFailed(f"{error}\n{hub.last_words()}", error.exit_code) from error
             columns, spaces = self._spec.to_wire()
             await link.deliver(SpecOffer(columns=columns, spaces=spaces, digest=self._spec.digest))
+
+    async def _ask_for_the_end(self, link: HubLink, stop: StopSignal) -> None:
+        await stop.wait()
+        self._end_has_begun.set()
+        await link.deliver(StopRequest(reason=stop.reason, interrupted=True))
+
+    async def _report_failure(self, link: HubLink) -> None:
+        """Tells the hub of the first node that failed, and of all that are gone: nobody need wait for them."""
+        failure = await asyncio.shield(self._failed)
+        self._end_has_begun.set()
+        lost = [child.name for child in self._children if not child.is_alive]
+        reason = str(failure)[:MAX_REASON]
+        await link.deliver(StopRequest(reason=reason, interrupted=True, error_code=failure.code, lost=lost))
+
+    def _judge(self, hub: Child) -> None:
+        """The hub's own end is a failure where it says so, or did not come to say anything."""
+        code = hub.process.returncode
+        if self._failed.done() or code in (EXIT_OK, EXIT_INTERRUPTED):
+            return
+        if code is None:
+            error = f"the hub has not ended {HUB_ENDS_S:g} s after it was asked to; {hub.last_words()}"
+        else:
+            error = (self._directory.read_summary() or {}).get("error") or hub.end_in_words()
+        self._failed.set_result(NodeFailed(error, _exit_code(code)))
+
+    async def _end_the_rest(self) -> None:
+        """Whoever has not heard of the end from the hub gets a signal, and a while to follow it."""
+        self._is_over = True
+        nodes = [child for child in self._children if child.name != "zygote"]  # its end would kill its children
+        for child in nodes:
+            child.send_signal(signal.SIGTERM)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(TERMINATE_S):
+                for child in nodes:
+                    await child.process.wait()
 
     async def _start_nodes(self) -> None:
         config = self._config
         for index in range(config.replay.nodes):
-            bind = f"ipc://{self._runtime}/replay-{index}"
-            await self._start("replay", f"replay-{index}", [*self._node_arguments(), "--bind", bind])
+            name = f"replay-{index}"
+            bind = _endpoint(self._runtime, name)
+            await self._start("replay", name, [*self._node_arguments(), "--bind", bind])
         for index in range(config.learner.num_learners):
             await self._fork("learner", f"learner-{index}")
         for index in range(config.actor.num_actors):
             await self._fork("actor", f"actor-{index}")
         await self._fork("evaluator", "evaluator-0")
-
-    def _note_failure(self, child: Child) -> NodeFailed:
-        code = child.process.returncode
-        is_documented = code is not None and 0 < code < 128
-        self._failure = NodeFailed(child.end_in_words(), code if is_documented and code is not None else EXIT_INTERNAL)
-        return self._failure
 
     async def _start(self, role: Role, name: str, arguments: Sequence[str]) -> Child:
         log = self._directory.logs / f"{name}.log"
@@ -189,25 +257,13 @@ class Supervisor:
                 start_new_session=True,  # Ctrl-C reaches `train` alone, which stops the nodes in order
                 env=_child_environment(role),
             )
-        return self._watch(Child(name, role, process, log))
+        return self._add(Child(name, role, process, log))
 
     async def _start_zygote(self) -> Zygote:
         log = self._directory.logs / "zygote.log"
         zygote = await Zygote.start(ZYGOTE_MODULE, pass_fds=(self._lifeline,), log=log)
-        self._watch(Child("zygote", "supervisor", zygote.process, log))
+        self._add(Child("zygote", "supervisor", zygote.process, log))
         return zygote
-
-    def _watch(self, child: Child) -> Child:
-        """The first child, the hub aside, that ends with another code than 0 is a failure of the run."""
-
-        def note_end(end: asyncio.Future[int]) -> None:
-            is_failure = not end.cancelled() and end.result() != EXIT_OK and child.role != "hub"
-            if is_failure and not self._first_failed.done():
-                self._first_failed.set_result(child)
-
-        self._children.append(child)
-        asyncio.ensure_future(child.process.wait()).add_done_callback(note_end)
-        return child
 
     async def _fork(self, role: Role, name: str) -> None:
         """Starts a node that needs torch."""
@@ -223,22 +279,29 @@ class Supervisor:
         }
         log = self._directory.logs / f"{name}.log"
         with contextlib.suppress(ConnectionError):  # its end is a failure that the watch reports
-            self._watch(Child(name, role, await self._zygote.fork(request, log), log))
+            self._add(Child(name, role, await self._zygote.fork(request, log), log))
+
+    def _add(self, child: Child) -> Child:
+        self._children.append(child)
+        self._watches.create_task(self._watch(child))
+        return child
+
+    async def _watch(self, child: Child) -> None:
+        """The first node that ends with another code than 0 is a failure of the run; the hub's end is the run's."""
+        code = await child.process.wait()
+        if child.role == "hub":
+            self._end_has_begun.set()
+        elif code != EXIT_OK and not self._is_over and not self._failed.done():
+            self._failed.set_result(NodeFailed(child.end_in_words(), _exit_code(code)))
 
     @property
     def _hub_endpoint(self) -> str:
-        return f"ipc://{self._runtime}/hub"
+        return _endpoint(self._runtime, "hub")
 
     def _hub_arguments(self) -> list[str]:
         directory = ["--config", str(self._directory.config), "--run-dir", str(self._directory.path)]
-        return [
-            "--bind",
-            self._hub_endpoint,
-            *directory,
-            "--started-at",
-            repr(self._started_at),
-            *self._lifeline_option,
-        ]
+        started_at = ["--started-at", repr(self._started_at)]
+        return ["--bind", self._hub_endpoint, *directory, *started_at, *self._lifeline_option]
 
     def _node_arguments(self) -> list[str]:
         node = self._config.node.model_dump(mode="json", exclude_defaults=True)
@@ -250,15 +313,22 @@ class Supervisor:
         return ["--lifeline-fd", str(self._lifeline)]
 
     async def _kill_all(self) -> None:
+        self._is_over = True
         for child in self._children:
-            _signal(child, signal.SIGKILL)
-        await asyncio.gather(*(child.process.wait() for child in self._children))
+            child.send_signal(signal.SIGKILL)
+        for child in self._children:
+            await child.process.wait()
+        if self._zygote is not None:
+            await self._zygote.close()
 
 
-def _signal(child: Child, number: signal.Signals) -> None:
-    if child.is_alive:
-        with contextlib.suppress(ProcessLookupError):
-            child.process.send_signal(number)
+def _endpoint(folder: Path, name: str) -> str:
+    return f"ipc://{folder}/{name}"
+
+
+def _exit_code(returncode: int | None) -> int:
+    """A node's own code where it is one, else that of a defect."""
+    return returncode if returncode is not None and 0 < returncode < 128 else EXIT_INTERNAL
 
 
 def _child_environment(role: Role) -> dict[str, str]:
@@ -266,7 +336,3 @@ def _child_environment(role: Role) -> dict[str, str]:
     single = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     hidden = {"CUDA_VISIBLE_DEVICES": ""} if role != "learner" else {}
     return {**os.environ, **single, **hidden, "PYTHONPATH": module_path()}
-
-
-def _runtime_root(config: RunConfig) -> Path:
-    return config.node.runtime_directory or Path(tempfile.gettempdir())

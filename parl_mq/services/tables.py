@@ -16,6 +16,7 @@ from parl_mq.replay.settings import TableSettings
 from parl_mq.wire.messages import MAIN_TABLE
 
 SHARED_MEMORY: Final = Path("/dev/shm")
+MAKE_ATTEMPTS: Final = 10
 
 
 def table_settings(config: RunConfig) -> TableSettings:
@@ -45,31 +46,52 @@ def limiter(config: RunConfig) -> RatioLimiter:
     )
 
 
-def ring_directory(node: NodeConfig, run_id: str, name: str) -> Path:
-    """Where a replay node of a run keeps its ring."""
-    return ring_root(node) / f"{run_id}-{name}"
-
-
-def remove_rings(node: NodeConfig, run_id: str) -> None:
-    """Removes what replay nodes of this run that were killed have left."""
-    root = ring_root(node)
-    for directory in root.glob(f"{run_id}-*"):
-        shutil.rmtree(directory, ignore_errors=True)
-    with contextlib.suppress(OSError):
-        root.rmdir()  # the last ring of this user takes the folder with it
-
-
 def ring_root(node: NodeConfig) -> Path:
-    """The folder under which this user's rings lie; a private one in shared memory unless `node.ring_directory` is set.
+    """The folder under which this user's rings lie: `node.ring_directory`, else a private one in shared memory.
 
     Raises:
-        ConfigError: the private folder belongs to somebody else, or others may enter it.
+        ConfigError: the private folder belongs to somebody else, or others may enter it; or the other one is not there.
     """
     if node.ring_directory is not None:
+        if not node.ring_directory.is_dir():
+            raise ConfigError(f"node.ring_directory: {node.ring_directory} is no folder")
         return node.ring_directory
-    root = SHARED_MEMORY / f"parl-mq-{os.getuid()}"
-    root.mkdir(mode=0o700, exist_ok=True)
-    found = root.stat(follow_symlinks=False)
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise ConfigError(f"{root} must be a folder of this user alone; remove it, or set node.ring_directory")
+    root = _private_root()
+    with contextlib.suppress(FileNotFoundError):
+        found = root.stat(follow_symlinks=False)
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+            raise ConfigError(f"{root} must be a folder of this user alone; remove it, or set node.ring_directory")
     return root
+
+
+def make_ring_directory(node: NodeConfig, run_id: str, name: str) -> Path:
+    """The new, empty folder of one replay node's ring.
+
+    Raises:
+        ConfigError: as `ring_root`.
+        OSError: it cannot be made.
+    """
+    for _ in range(MAKE_ATTEMPTS - 1):
+        with contextlib.suppress(FileNotFoundError):  # the end of another run has just taken the private folder away
+            return _make(node, run_id, name)
+    return _make(node, run_id, name)
+
+
+def remove_rings(node: NodeConfig, run_id: str, name: str = "*") -> None:
+    """Removes the ring of one replay node of a run, or what all of them have left, so far as it is there."""
+    for directory in ring_root(node).glob(f"{run_id}-{name}"):
+        shutil.rmtree(directory, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        _private_root().rmdir()  # the last ring of this user takes the folder with it
+
+
+def _make(node: NodeConfig, run_id: str, name: str) -> Path:
+    if node.ring_directory is None:
+        _private_root().mkdir(mode=0o700, exist_ok=True)
+    directory = ring_root(node) / f"{run_id}-{name}"
+    directory.mkdir(mode=0o700)
+    return directory
+
+
+def _private_root() -> Path:
+    return SHARED_MEMORY / f"parl-mq-{os.getuid()}"
