@@ -10,17 +10,7 @@ from functools import partial
 from typing import Final
 
 from parl_mq.bench.peers import open_peers, versions
-from parl_mq.bench.replay_measures import (
-    Full,
-    Maker,
-    Session,
-    learning,
-    samples,
-    switching_as_nodes_do,
-    twice,
-    updates,
-    writes,
-)
+from parl_mq.bench.replay_measures import Full, Maker, Session, in_threads, learning, samples, updates, writes
 from parl_mq.bench.replay_peers import PEERS, MakeReplay
 from parl_mq.bench.replay_users import OwnReplay, OwnSingles
 from parl_mq.bench.report import BenchReport, Result, describe_machine
@@ -94,7 +84,7 @@ def _measure_vectors(
 
 def _measure_writes(fulls: Sequence[Full], session: Session) -> Iterator[Result]:
     own, workload = fulls[0], fulls[0].workload
-    singles, memory = session.filled(Maker("parl_mq", OwnSingles, {"kept": "as single transitions"}), workload)
+    singles, memory = session.filled(Maker("parl_mq", OwnSingles, {"kept": "singly"}), workload)
     yield memory
     others = [full for full in fulls if full.maker.system != "parl_mq"]
     for size in WRITES:
@@ -110,15 +100,14 @@ def _measure_threads(workload: Workload, session: Session) -> Iterator[Result]:
     first, second = (session.filled(own, half)[0] for _ in range(2))
     shared = session.filled(Maker("parl_mq", partial(OwnReplay, num_shards=2)), workload)[0]
     pool = session.held.enter_context(ThreadPoolExecutor(2))
-    with switching_as_nodes_do():
-        yield from session.time(
-            f"{workload.name}: two threads",
-            [
-                learning([first], pool, {"shards": "1"}),
-                learning([first, second], pool, {"shards": "1 each"}),
-                learning([shared, shared], pool, {"shards": "2 shared"}),
-            ],
-        )
+    yield from session.time_together(
+        f"{workload.name}: two threads",
+        [
+            learning([first], pool, {"shards": "1"}),
+            learning([first, second], pool, {"shards": "1 each"}),
+            learning([shared, shared], pool, {"shards": "2 shared"}),
+        ],
+    )
 
 
 def _measure_frames(workload: Workload, makers: Mapping[str, MakeReplay], session: Session) -> Iterator[Result]:
@@ -129,8 +118,7 @@ def _measure_frames(workload: Workload, makers: Mapping[str, MakeReplay], sessio
         fulls.append(full)
         yield memory
     contenders = [samples(full, STANDARD_BATCH, CHUNK_FRAMES) for full in fulls]
+    yield from session.time(f"{workload.name}: batches of {STANDARD_BATCH}", contenders)
     pool = session.held.enter_context(ThreadPoolExecutor(2))
-    with switching_as_nodes_do():
-        yield from session.time(
-            f"{workload.name}: batches of {STANDARD_BATCH}", [*contenders, twice(contenders[0], pool)]
-        )
+    own = contenders[0]
+    yield from session.time_together(f"{workload.name}: two threads", [in_threads(own, pool, n) for n in (1, 2)])

@@ -89,9 +89,15 @@ class Session:
         )
 
     def time(self, what: str, contenders: Sequence[Contender]) -> list[Result]:
-        """Nanoseconds an item of each."""
+        """Nanoseconds of this process's time an item of each: of one core, where it has one thread."""
         self.tell(what)
-        return time_interleaved(contenders, self.rounds, time.perf_counter)
+        return time_interleaved(contenders, self.rounds, time.process_time)
+
+    def time_together(self, what: str, contenders: Sequence[Contender]) -> list[Result]:
+        """Nanoseconds of wall time an item of each, for what runs in several threads."""
+        self.tell(what)
+        with _switching_as_nodes_do():
+            return time_interleaved(contenders, self.rounds, time.perf_counter)
 
 
 def samples(full: Full, batch: int, chunk_items: int = CHUNK_ITEMS) -> Contender:
@@ -125,10 +131,11 @@ def learning(fulls: Sequence[Full], pool: ThreadPoolExecutor, params: Params) ->
     return Contender("sample and update", fulls[0].maker.system, named, partial(_together, pool, works), items)
 
 
-def twice(contender: Contender, pool: ThreadPoolExecutor) -> Contender:
-    """The same work by each of two threads at once."""
-    work = partial(_together, pool, [contender.chunk] * 2)
-    return replace(contender, params={**contender.params, "threads": 2}, chunk=work, items=2 * contender.items)
+def in_threads(contender: Contender, pool: ThreadPoolExecutor, num_threads: int) -> Contender:
+    """The same work by each of so many threads at once."""
+    work = partial(_together, pool, [contender.chunk] * num_threads)
+    params = {**contender.params, "threads": num_threads}
+    return replace(contender, params=params, chunk=work, items=num_threads * contender.items)
 
 
 def each(calls: Sequence[Call]) -> None:
@@ -138,7 +145,7 @@ def each(calls: Sequence[Call]) -> None:
 
 
 @contextmanager
-def switching_as_nodes_do() -> Iterator[None]:
+def _switching_as_nodes_do() -> Iterator[None]:
     """With the interpreter's switch interval that the package's own processes have."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_INTERVAL_S)

@@ -150,7 +150,7 @@ class TorchrlReplay:
     """TorchRL 0.14.
 
     A ReplayBuffer with a PrioritizedSampler over a LazyTensorStorage: twice as fast as the ready-made
-    TensorDictPrioritizedReplayBuffer. Every stack of frames is stored whole.
+    TensorDictPrioritizedReplayBuffer. Every stack of frames is stored whole. Its sum tree is of float32.
     """
 
     draws: Literal["prioritized"] = "prioritized"
@@ -203,7 +203,7 @@ class TorchrlReplay:
         import torch
 
         _, info = batch
-        priorities = torch.from_numpy(magnitudes)
+        priorities = torch.from_numpy(magnitudes.astype(np.float32))
         return lambda: self._buffer.update_priority(info["index"], priorities)
 
     def close(self) -> None:

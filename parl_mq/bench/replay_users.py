@@ -100,8 +100,10 @@ class OwnReplay:
         """See ReplayUser."""
         return self._replay.sample(batch_size, BETA)
 
-    def update(self, batch: Any, magnitudes: npt.NDArray[np.float64]) -> Call:
+    def update(self, batch: Any, magnitudes: npt.NDArray[np.float64]) -> Call | None:
         """The sums are refreshed too, which else the next draw would do."""
+        if self.draws == "uniform":
+            return None
 
         def call() -> None:
             self._replay.update_priorities(batch.key, magnitudes)

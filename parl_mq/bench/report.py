@@ -70,6 +70,9 @@ class BenchReport:
 def time_interleaved(contenders: Sequence[Contender], rounds: int, clock: Callable[[], float]) -> list[Result]:
     """Nanoseconds an item of each contender, over rounds in which each has one turn.
 
+    For work in one thread the clock should be that of the process, `time.process_time`: what it waits for others on
+    the same core does not count then.
+
     Taking turns spreads whatever else the machine does over all of them, so that their ratios hold; every round begins
     with another one. In its turn each runs its chunk twice and the second is timed: the first brings back the cache
     lines that the others have driven out.

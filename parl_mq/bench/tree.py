@@ -20,6 +20,8 @@ BATCHES: Final = (32, 256, 1024)
 STANDARD: Final = (2**20, 256)  # the size of the budgets, and the only one of a quick run
 STUDY_ARITIES: Final = (2, 4, 8, 16, 32, 64)
 STUDY_LEAVES: Final = (10**4, 10**5, 10**6, 10**7)
+STUDY_BATCHES: Final = (32, 128, 512)
+QUICK_STUDY: Final = ((10**4, 10**6), (128,))
 
 ROUNDS: Final = 11
 QUICK_ROUNDS: Final = 5
@@ -63,11 +65,21 @@ def run(against: Sequence[str] = (), *, quick: bool = False) -> BenchReport:
 def study_arity(
     arities: Sequence[int] = STUDY_ARITIES,
     sizes: Sequence[int] = STUDY_LEAVES,
-    batches: Sequence[int] = BATCHES,
+    batches: Sequence[int] = STUDY_BATCHES,
     *,
-    rounds: int = ROUNDS,
+    quick: bool = False,
 ) -> BenchReport:
-    """The same on the fastest kernel for every arity K, number of leaves and batch: which K is best where."""
+    """The same on the fastest kernel for every arity K, number of leaves and batch: which K is best where.
+
+    Args:
+        arities: K.
+        sizes: numbers of leaves.
+        batches: items of a draw or an update.
+        quick: two sizes, one batch and few rounds instead.
+    """
+    if quick:
+        sizes, batches = QUICK_STUDY
+    rounds = QUICK_ROUNDS if quick else ROUNDS
     results: list[Result] = []
     for leaves in sizes:
         systems = [_own(_values(leaves), arity=arity, kernel=available_kernels()[0]) for arity in arities]
@@ -122,7 +134,7 @@ def _time(
         )
         for system, operation in operations
     ]
-    return time_interleaved(contenders, rounds, time.perf_counter)
+    return time_interleaved(contenders, rounds, time.process_time)
 
 
 def _each(operation: Callable[..., object], batches: Iterable[tuple[Any, ...]]) -> None:

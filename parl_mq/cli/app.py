@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from parl_mq.cli import env, nodes, play, runs, settings, train
+from parl_mq.cli import bench, env, nodes, play, runs, settings, train
 
 app = typer.Typer(
     name="parl-mq",
@@ -15,6 +15,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 config_app = typer.Typer(name="config", help="What can be set, and what applies.", no_args_is_help=True)
+bench_app = typer.Typer(name="bench", help="How fast this is, here and beside others.", no_args_is_help=True)
 env_app = typer.Typer(name="env", help="What an environment is like.", no_args_is_help=True)
 
 app.command("train")(train.train)
@@ -26,6 +27,9 @@ config_app.command("show")(settings.show)
 config_app.command("schema")(settings.schema)
 app.add_typer(env_app)
 env_app.command("check")(env.check)
+app.add_typer(bench_app)
+bench_app.command("tree")(bench.tree)
+bench_app.command("replay")(bench.replay)
 for role in (nodes.hub, nodes.replay, nodes.learner, nodes.actor, nodes.evaluator):
     app.command(role.__name__, rich_help_panel="Single nodes")(role)
 

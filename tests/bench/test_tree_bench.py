@@ -75,7 +75,7 @@ def test_a_quick_run_measures_draw_and_update_on_every_kernel():
 
 
 def test_the_study_covers_every_arity_size_and_batch():
-    report = tree.study_arity((2, 8), (100, 1000), (16,), rounds=1)
+    report = tree.study_arity((2, 8), (100, 1000), (16,))
     covered = {(r.params["arity"], r.params["leaves"], r.params["batch"]) for r in report.results}
     assert covered == {(arity, leaves, 16) for arity in (2, 8) for leaves in (100, 1000)}
 
@@ -87,5 +87,5 @@ def test_an_unknown_peer_is_refused_with_the_known_ones():
 
 def test_a_peer_that_is_not_installed_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "cpprb", None)
-    with pytest.raises(ConfigError, match="--against cpprb: .* `pip install cpprb`"):
+    with pytest.raises(ConfigError, match=r"--against cpprb: .* `pip install cpprb`"):
         open_peers(["cpprb"], PEERS)

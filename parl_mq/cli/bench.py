@@ -1,0 +1,77 @@
+"""`parl-mq bench`: this package measures itself, beside others that are installed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from parl_mq.cli import options
+
+if TYPE_CHECKING:
+    from parl_mq.bench.report import BenchReport
+
+Against = Annotated[
+    list[str] | None, typer.Option("--against", metavar="PEER", help="A library to measure beside. Repeatable.")
+]
+Quick = Annotated[bool, typer.Option("--quick", help="Fewer sizes, less rows and less rounds: seconds.")]
+Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw it too; a .png, .svg or .pdf.")]
+
+
+def tree(
+    against: Against = None,
+    quick: Quick = False,
+    study: Annotated[bool, typer.Option("--study", help="Every K from 2 to 64 instead, without peers.")] = False,
+    plot: Plot = None,
+    as_json: options.Json = False,
+) -> None:
+    """Measure the sum tree alone: draws and updates, on every kernel.
+
+    Peers: tianshou, torchrl, cpprb, rllib.
+    """
+    from parl_mq.bench.tree import run, study_arity
+    from parl_mq.errors import UsageError
+
+    if study and against:
+        raise UsageError("--study has no peers; leave --against away")
+    _show(lambda: study_arity(quick=quick) if study else run(against or (), quick=quick), plot, as_json)
+
+
+def replay(
+    against: Against = None,
+    quick: Quick = False,
+    plot: Plot = None,
+    as_json: options.Json = False,
+) -> None:
+    """Measure whole replays: samples with weights, priority updates, inserts and memory.
+
+    Peers: cpprb, torchrl, tianshou, sb3, rllib. A full run fills a million rows in each; with all it takes some 10 GiB.
+    """
+    from parl_mq.bench.replay import run
+
+    _show(lambda: run(against or (), quick=quick, tell=_tell), plot, as_json)
+
+
+def _show(measure: Callable[[], BenchReport], plot: Path | None, as_json: bool) -> None:
+    from rich.console import Console
+
+    from parl_mq.bench.plots import write_study, write_systems
+    from parl_mq.bench.tables import print_report
+    from parl_mq.observe.plots import check_format
+
+    if plot is not None:
+        check_format(plot)
+    report = measure()
+    print_report(report, Console(stderr=True, highlight=False))
+    if plot is not None:
+        (write_study if report.bench == "arity" else write_systems)(report, plot)
+    if as_json:
+        print(report.to_json())
+
+
+def _tell(text: str) -> None:
+    import sys
+
+    print(text, file=sys.stderr, flush=True)
