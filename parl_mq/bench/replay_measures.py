@@ -128,14 +128,22 @@ def learning(fulls: Sequence[Full], pool: ThreadPoolExecutor, params: Params) ->
     works = [partial(_learn, full.user, num_steps, seed) for seed, full in enumerate(fulls)]
     named: Params = {"rows": fulls[0].workload.name, "batch": THREADS_BATCH, "threads": len(fulls), **params}
     items = num_steps * THREADS_BATCH * len(fulls)
-    return Contender("sample and update", fulls[0].maker.system, named, partial(_together, pool, works), items)
+    return Contender(
+        "sample and update in threads", fulls[0].maker.system, named, partial(_together, pool, works), items
+    )
 
 
 def in_threads(contender: Contender, pool: ThreadPoolExecutor, num_threads: int) -> Contender:
     """The same work by each of so many threads at once."""
     work = partial(_together, pool, [contender.chunk] * num_threads)
     params = {**contender.params, "threads": num_threads}
-    return replace(contender, params=params, chunk=work, items=num_threads * contender.items)
+    return replace(
+        contender,
+        measure=f"{contender.measure} in threads",
+        params=params,
+        chunk=work,
+        items=num_threads * contender.items,
+    )
 
 
 def each(calls: Sequence[Call]) -> None:
