@@ -62,8 +62,8 @@ def set_options(socket: zmq.Socket[bytes], *, max_message_bytes: int, queue_mess
 class LoopSocket:
     """A socket and the tasks that wait for it.
 
-    I1: while a task waits, the socket's state has been looked at since the last call on it. Only then is the
-    descriptor sure to tell of the next change.
+    I1: whoever waits has found the socket empty, or full, by a call on it; and after every later call that may have
+    changed that, and taken the descriptor's sign of it, the state is looked at.
     """
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
@@ -83,16 +83,14 @@ class LoopSocket:
             self._owes_turn = False
             await asyncio.sleep(0)
         while not (messages := self._read()):
-            if not self._look() & zmq.POLLIN:
-                await self._readable.wait()
+            await self._readable.wait()
         self._owes_turn = True
         return messages
 
     async def writable(self) -> None:
-        """Waits until a message may be taken; that it will be is not sure."""
+        """Waits, after a message was not taken, until one may be; that it will be is not sure."""
         self.check_open()
-        if not self._look() & zmq.POLLOUT:
-            await self._writable.wait()
+        await self._writable.wait()
 
     def send(self, frames: Sequence[memoryview]) -> None:
         """Sends without waiting.
@@ -148,14 +146,13 @@ class LoopSocket:
                 frames.append(frame)
         return frames
 
-    def _look(self) -> int:
-        """The socket's state; wakes those that wait for it."""
+    def _look(self) -> None:
+        """Wakes those who wait for the state that the socket is in."""
         events = int(self.socket.getsockopt(zmq.EVENTS))
         if events & zmq.POLLIN:
             self._readable.wake()
         if events & zmq.POLLOUT:
             self._writable.wake()
-        return events
 
     def _look_if_awaited(self) -> None:
         if self._readable or self._writable:

@@ -245,6 +245,72 @@ async def test_closing_the_network_twice_does_nothing(tcp):
 # Signs
 
 
+@pytest.fixture
+def no_net(monkeypatch):
+    """Without the second look that would hide a lost sign."""
+    monkeypatch.setattr(zmq_socket, "LOOK_AGAIN_S", 1e6)
+
+
+def let_the_transport_work():
+    """Time for the transport's thread alone: the loop must not see the sign yet."""
+    time.sleep(0.05)
+
+
+def begin(coroutine):
+    """Runs a coroutine up to its first wait and drops it, as if its task had been cancelled there."""
+    coroutine.send(None)
+    coroutine.close()
+
+
+@pytest.mark.usefixtures("no_net")
+async def test_sign_of_a_message_that_a_send_has_taken_is_passed_on(tcp):
+    server, client, peer = await link(tcp, "tcp://127.0.0.1:0")
+    waiting = asyncio.create_task(client.receive_many())
+    await asyncio.sleep(0)
+    server.try_send(peer, [b"heard"])
+    let_the_transport_work()
+    assert client.try_send([b"x"])
+    assert as_bytes((await soon(waiting))[0]) == [b"heard"]
+
+
+@pytest.mark.usefixtures("no_net")
+async def test_sign_of_room_that_a_receive_has_taken_is_passed_on(ipc, raw):
+    network, endpoint = ipc
+    reader = raw(zmq.ROUTER)
+    reader.rcvhwm = 4
+    reader.bind(endpoint)
+    client = network.connect(endpoint, queue_messages=4)
+    await soon(client.send([b"hello"]))
+    taken = await fill(client.try_send)
+    waiting = asyncio.create_task(client.send([b"last"]))
+    await asyncio.sleep(0)
+    for _ in range(taken + 1):
+        reader.recv_multipart()
+    let_the_transport_work()
+    begin(client.receive_many())
+    await soon(waiting)
+    assert reader.recv_multipart()[1:] == [b"last"]
+
+
+async def test_waiting_sender_is_not_overtaken_though_there_is_room(ipc, raw):
+    network, endpoint = ipc
+    reader = raw(zmq.ROUTER)
+    reader.rcvhwm = 4
+    reader.bind(endpoint)
+    client = network.connect(endpoint, queue_messages=4)
+    await soon(client.send([b"hello"]))
+    taken = await fill(client.try_send)
+    waiting = asyncio.create_task(client.send([b"first"]))
+    await asyncio.sleep(0)
+    for _ in range(taken + 1):
+        reader.recv_multipart()
+    let_the_transport_work()
+    assert not client.try_send([b"overtaking"])
+    await soon(waiting)
+    assert client.try_send([b"second"])
+    assert [reader.recv_multipart()[1:] for _ in range(2)] == [[b"first"], [b"second"]]
+
+
 async def test_lost_sign_is_made_good_by_the_second_look(tcp, monkeypatch):
     monkeypatch.setattr(zmq_socket, "LOOK_AGAIN_S", 0.05)
     server, client, _ = await link(tcp, "tcp://127.0.0.1:0")
