@@ -14,19 +14,31 @@ class Backlog:
         self._channel = channel
         self._waiting: dict[PeerId, list[list[Frame]]] = {}
 
-    def send(self, replies: Iterable[tuple[PeerId, list[Frame]]]) -> None:
-        """Sends now what can be sent now, in order for each peer."""
+    def send(self, replies: Iterable[tuple[PeerId, list[Frame]]]) -> list[PeerId]:
+        """Sends now what can be sent now, in order for each peer.
+
+        Returns:
+            Peers that turned out to be gone; what was for them is dropped.
+        """
         for peer, frames in replies:
             self._waiting.setdefault(peer, []).append(frames)
-        self.flush()
+        return self.flush()
 
-    def flush(self) -> None:
-        """Tries again; what belongs to a peer that is gone is dropped."""
+    def flush(self) -> list[PeerId]:
+        """Tries again, as `send` without replies."""
+        gone = []
         for peer in list(self._waiting):
             queue = self._waiting.pop(peer)
-            while queue:
-                outcome = self._channel.try_send(peer, queue[0])
-                if outcome is SendOutcome.FULL:
-                    self._waiting[peer] = queue
-                    break
-                queue = [] if outcome is SendOutcome.GONE else queue[1:]
+            num_sent, outcome = self._send_to(peer, queue)
+            if outcome is SendOutcome.FULL:
+                self._waiting[peer] = queue[num_sent:]
+            elif outcome is SendOutcome.GONE:
+                gone.append(peer)
+        return gone
+
+    def _send_to(self, peer: PeerId, queue: list[list[Frame]]) -> tuple[int, SendOutcome]:
+        """Sends while the channel takes it; how many messages it took, and what became of the last one."""
+        for num_sent, frames in enumerate(queue):
+            if (outcome := self._channel.try_send(peer, frames)) is not SendOutcome.SENT:
+                return num_sent, outcome
+        return len(queue), SendOutcome.SENT

@@ -14,22 +14,21 @@ from typing import Any, Final
 
 from parl_mq import __version__
 from parl_mq.config.models import RunConfig
-from parl_mq.errors import EXIT_INTERRUPTED, EXIT_OK, WireError
+from parl_mq.errors import EXIT_OK, WireError
 from parl_mq.learn.checkpoint import Checkpoint, save_best
 from parl_mq.net.zmq_channel import Network
 from parl_mq.services.backlog import Backlog
+from parl_mq.services.complaints import Complaints
 from parl_mq.services.hub_state import Evaluation, HubState, Outgoing
 from parl_mq.services.run_directory import RunDirectory
 from parl_mq.services.runtime import NodeOptions, StopSignal
 from parl_mq.services.weights_store import WeightsStore
 from parl_mq.spec import WeightsVersion
 from parl_mq.wire.codec import Decoder, encode
-from parl_mq.wire.messages import EvaluationFinished, ToHub, Weights
+from parl_mq.wire.messages import EvaluationFinished, Goodbye, ToHub, Weights
 
 TICK_S: Final = 0.25
 METRICS_EVERY_S: Final = 1.0
-LAST_WORDS_S: Final = 0.3
-"""Time that the last progress message gets to leave."""
 
 log = logging.getLogger("parl_mq")
 
@@ -68,6 +67,7 @@ class Hub:
             started_at=options.started_at,
             before=self._directory.read_memory(),
         )
+        self._control_complaints, self._weights_complaints = Complaints("control"), Complaints("weights")
         self._is_done = asyncio.Event()
         self._next_metrics_at = 0.0
 
@@ -83,10 +83,7 @@ class Hub:
                 task.cancel()
         self._record_metrics()
         self._directory.write_summary(self.summary())
-        await asyncio.sleep(LAST_WORDS_S)  # the transport gives no sign when its last message has left
-        if self._state.error is not None:
-            return self._state.error[1]
-        return EXIT_INTERRUPTED if self._state.was_interrupted else EXIT_OK
+        return EXIT_OK if self._state.error is None else self._state.error[1]
 
     def summary(self) -> dict[str, Any]:
         """What summary.json holds."""
@@ -122,13 +119,15 @@ class Hub:
         decode = Decoder(ToHub)
         while True:
             for peer, frames in await self._control.receive_many():
+                before = len(self._state.evaluations)
                 try:
                     message, _ = decode(frames)
+                    self._send(self._state.handle(peer, message, time.monotonic()))
                 except WireError as error:
-                    log.warning("dropped a message on the control socket: %s", error)
+                    self._control_complaints.note(peer, error)
                     continue
-                before = len(self._state.evaluations)
-                self._send(self._state.handle(peer, message, time.monotonic()))
+                if isinstance(message, Goodbye) and message.error is not None:
+                    log.error("a node has failed: %s", message.error)
                 if isinstance(message, EvaluationFinished):
                     self._store.release(WeightsVersion(*message.version))
                 for evaluation in self._state.evaluations[before:]:
@@ -145,7 +144,7 @@ class Hub:
                     if self._store.newest is not None:
                         self._state.note_weights(self._store.newest.version)
                 except WireError as error:
-                    log.warning("dropped a message on the weights socket: %s", error)
+                    self._weights_complaints.note(peer, error)
 
     async def _tick(self) -> None:
         while True:
@@ -175,8 +174,8 @@ class Hub:
 
     def _record_metrics(self) -> None:
         now = time.monotonic()
-        figures = {name: value for name, value in self._state.figures().items() if _is_finite(value)}
         time_s = round(self._state.wall_s(now), 3)
+        figures = self._state.figures()
         self._directory.append_metrics({"kind": "figures", "time_s": time_s, "phase": self._state.phase, **figures})
         self._directory.write_memory(self._state.memory(now))
 
@@ -217,7 +216,3 @@ def _beside(control: str) -> str:
     if control.startswith("ipc://"):
         return f"{control}.weights"
     return f"{control.rpartition(':')[0]}:0"
-
-
-def _is_finite(value: float) -> bool:
-    return value == value and abs(value) != float("inf")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import resource
 import socket
@@ -74,10 +75,11 @@ class NodeStatus:
         self.waiting_for = waiting_for
 
     def measured(self) -> dict[str, float]:
-        """The counters, with the process's own memory and processor time."""
+        """The counters that are finite, with the process's own memory and processor time."""
         usage = resource.getrusage(resource.RUSAGE_SELF)
         cpu_s = usage.ru_utime + usage.ru_stime
-        return {**self.counters, "rss_bytes": _resident_bytes(), "cpu_seconds_total": cpu_s}
+        finite = {name: value for name, value in self.counters.items() if math.isfinite(value)}
+        return {**finite, "rss_bytes": _resident_bytes(), "cpu_seconds_total": cpu_s}
 
 
 class HubLink:

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any, Final, assert_never
 
 from parl_mq.config.models import RunConfig
-from parl_mq.errors import EXIT_CONFIG, EXIT_INTERNAL, EXIT_TEMPORARY
+from parl_mq.errors import EXIT_CONFIG, EXIT_TEMPORARY, WireError
 from parl_mq.net.channel import PeerId
 from parl_mq.services.run_memory import RunMemory
-from parl_mq.spec import WeightsVersion
+from parl_mq.spec import TableSpec, WeightsVersion
 from parl_mq.wire.messages import (
     MAIN_TABLE,
     PROTOCOL_VERSION,
@@ -45,6 +45,16 @@ HEARTBEAT_S: Final = 0.5
 RECENT_EPISODES: Final = 100
 """Exploring episodes whose mean return is shown."""
 RATE_WINDOW_S: Final = 5.0
+
+_SENDERS: Final[Mapping[type[Message], frozenset[Role]]] = {
+    SpecOffer: frozenset({"supervisor", "actor", "evaluator"}),
+    TableOpened: frozenset({"replay"}),
+    TableRefused: frozenset({"replay"}),
+    EpisodesFinished: frozenset({"actor"}),
+    EvaluationFinished: frozenset({"evaluator"}),
+    StopRequest: frozenset({"supervisor"}),
+}
+"""Who may send what; everything else anybody may."""
 
 Outgoing = tuple[PeerId, Message]
 
@@ -82,7 +92,6 @@ class Node:
     peer: PeerId
     hello: Hello
     index: int
-    last_seen: float
     state: str = "starting"
     waiting_for: str | None = None
     counters: dict[str, float] = field(default_factory=dict)
@@ -134,6 +143,7 @@ class HubState:
         self._incarnation = before.incarnation + 1
         self._totals_of_gone = Counter(before.totals)
         self._nodes: dict[str, Node] = {}
+        self._by_peer: dict[PeerId, Node] = {}
         self._spec: SpecOffer | None = None
         self._generation = before.generation
         self._recent_returns: deque[float] = deque(before.recent_returns, maxlen=RECENT_EPISODES)
@@ -146,17 +156,22 @@ class HubState:
     # Messages of the nodes
 
     def handle(self, peer: PeerId, message: Message, now: float) -> list[Outgoing]:
-        """Takes one message of the control plane."""
+        """Takes one message of the control plane.
+
+        Raises:
+            WireError: a node of this role may not send it, or it contradicts itself. Nothing has changed.
+        """
         if isinstance(message, Hello):
-            return self._welcome(peer, message, now)
-        node = next((node for node in self._nodes.values() if node.peer == peer), None)
+            return self._welcome(peer, message)
+        node = self._by_peer.get(peer)
         if node is None:
             return [(peer, SayHello())]
-        node.last_seen = now
+        if node.role not in _SENDERS.get(type(message), frozenset({node.role})):
+            raise WireError(f"{node.hello.name} may not send {type(message).__name__}: it joined as {node.role}")
         known: Any = message
         match known:
             case SpecOffer():
-                return self._settle_spec(known)
+                return self._settle_spec(node, known)
             case TableOpened():
                 return self._note_open_table(node)
             case TableRefused():
@@ -176,10 +191,10 @@ class HubState:
             case _:
                 assert_never(known)
 
-    def _welcome(self, peer: PeerId, hello: Hello, now: float) -> list[Outgoing]:
+    def _welcome(self, peer: PeerId, hello: Hello) -> list[Outgoing]:
         if refusal := self._why_not(hello):
             return [(peer, refusal)]
-        node = self._node_of(peer, hello, now)
+        node = self._node_of(peer, hello)
         welcome = Welcome(
             run_id=self._run_id,
             index=node.index,
@@ -191,18 +206,21 @@ class HubState:
         )
         return [(peer, welcome), (peer, self._run_state()), *self._open_table(node), *self._stop_if_ending(node)]
 
-    def _node_of(self, peer: PeerId, hello: Hello, now: float) -> Node:
+    def _node_of(self, peer: PeerId, hello: Hello) -> Node:
         """The node's record; a new process of a known name takes over its index, and the old one's totals are kept."""
         known = self._nodes.get(hello.name)
+        if known is not None:
+            del self._by_peer[known.peer]
         if known is not None and known.hello.epoch == hello.epoch:
             known.peer, known.hello = peer, hello
+            self._by_peer[peer] = known
             return known
         if known is not None:
             self._totals_of_gone.update(_totals_of(known))
         if hello.role == "learner":
             self._generation += 1
-        node = Node(peer, hello, self._free_index(hello) if known is None else known.index, now)
-        self._nodes[hello.name] = node
+        node = Node(peer, hello, self._free_index(hello) if known is None else known.index)
+        self._nodes[hello.name] = self._by_peer[peer] = node
         return node
 
     def _why_not(self, hello: Hello) -> HelloRefused | None:
@@ -213,6 +231,9 @@ class HubState:
             reason = f"{hello.name} belongs to run {hello.run_id}, this is run {self._run_id}"
             return HelloRefused(reason=reason, exit_code=EXIT_CONFIG)
         known = self._nodes.get(hello.name)
+        if known is not None and known.role != hello.role:
+            reason = f"the name {hello.name} belongs to a node that joined as {known.role}; take another with --name"
+            return HelloRefused(reason=reason, exit_code=EXIT_CONFIG)
         if known is not None and known.hello.epoch > hello.epoch:
             return HelloRefused(reason=f"a newer {hello.name} has joined the run", exit_code=EXIT_TEMPORARY)
         return None
@@ -225,9 +246,15 @@ class HubState:
             return int(number[1])
         return next(index for index in range(len(taken) + 1) if index not in taken)
 
-    def _settle_spec(self, offer: SpecOffer) -> list[Outgoing]:
+    def _settle_spec(self, node: Node, offer: SpecOffer) -> list[Outgoing]:
         if self._spec is not None:
-            return []
+            return [] if offer.digest == self._spec.digest else [(node.peer, _other_columns(node, offer, self._spec))]
+        try:
+            digest = TableSpec.from_wire(offer.columns, offer.spaces).digest
+        except ValueError as error:
+            raise WireError(f"{node.hello.name} offers columns of which no table can be made: {error}") from error
+        if digest != offer.digest:
+            raise WireError(f"{node.hello.name} offers columns whose digest is {digest}, not {offer.digest}")
         self._spec = offer
         replays = [node for node in self._living() if node.role == "replay"]
         return [out for node in replays for out in self._open_table(node)] + self._tell_all(self._run_state())
@@ -274,11 +301,10 @@ class HubState:
         return self.stop(request.reason, now, interrupted=request.interrupted)
 
     def _note_goodbye(self, node: Node, goodbye: Goodbye, now: float) -> list[Outgoing]:
+        """A node that ended of an error may come back; whether the run can go on without it, its supervisor says."""
         node.has_left = True
         node.counters = goodbye.counters
-        node.state, node.waiting_for = "gone", None
-        if goodbye.error is not None:
-            return self.fail(f"{node.hello.name}: {goodbye.error}", EXIT_INTERNAL, now)
+        node.state, node.waiting_for = "gone" if goodbye.error is None else "failed", None
         return self._move_on(now)
 
     def _note_evaluation(self, report: EvaluationFinished, now: float) -> list[Outgoing]:
@@ -349,13 +375,15 @@ class HubState:
     ) -> list[Outgoing]:
         """Begins the end of the run: actors first, then learners, evaluators, replay nodes.
 
+        An interruption also hurries an end that has begun in order.
+
         Args:
             reason: for people.
             now: the time.
             interrupted: everybody has little time, and nothing is evaluated any more.
             final_evaluation: the evaluator judges the last weights before it stops.
         """
-        if self.phase in ("stopping", "done"):
+        if self.phase == "done" or (self.phase == "stopping" and not (interrupted and not self.was_interrupted)):
             return []
         self.phase, self.stop_reason, self.was_interrupted = "stopping", reason, interrupted
         stages = _AT_ONCE if interrupted else _IN_ORDER
@@ -488,6 +516,15 @@ class HubState:
 
     def _tell_all(self, message: Message) -> list[Outgoing]:
         return [(node.peer, message) for node in self._living()]
+
+
+def _other_columns(node: Node, offer: SpecOffer, spec: SpecOffer) -> HelloRefused:
+    differing = sorted(
+        {str(row[0]) for row in [*offer.columns, *spec.columns] if (row in offer.columns) != (row in spec.columns)}
+    )
+    what = f"its columns {', '.join(differing)} differ" if differing else "the bounds of its spaces differ"
+    reason = f"{node.hello.name} has another environment or algorithm than this run: {what}"
+    return HelloRefused(reason=reason[:1000], exit_code=EXIT_CONFIG)
 
 
 def _totals_of(node: Node) -> dict[str, float]:

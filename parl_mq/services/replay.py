@@ -15,6 +15,7 @@ from parl_mq.net.channel import PeerId, ServerChannel
 from parl_mq.net.zmq_channel import Network
 from parl_mq.replay.table import Table
 from parl_mq.services.backlog import Backlog
+from parl_mq.services.complaints import Complaints
 from parl_mq.services.hub_link import MAX_TEXT, HubLink
 from parl_mq.services.joining import joined, run_config
 from parl_mq.services.replay_desk import ReplayDesk
@@ -91,6 +92,7 @@ class ReplayNode:
         self._desk = desk
         self._backlog = Backlog(server)
         self._decode = Decoder(ToReplay)
+        self._complaints = Complaints("data")
 
     async def run(self, stop: StopSignal) -> None:
         """Serves until the stop."""
@@ -105,23 +107,26 @@ class ReplayNode:
         while True:
             for peer, frames in await self._server.receive_many():
                 self._take(peer, frames)
-            self._backlog.send(self._desk.due(time.monotonic()))
+            self._send_what_is_due()
             self._link.status.works("serving")
             self._note()
 
     async def _tick(self) -> None:
         while True:
-            self._backlog.send(self._desk.due(time.monotonic()))
+            self._send_what_is_due()
             self._note()
             await asyncio.sleep(TICK_S)  # the period itself
 
     def _take(self, peer: PeerId, frames: list[memoryview]) -> None:
         try:
             message, arrays = self._decode(frames)
+            self._desk.handle(peer, message, arrays)
         except WireError as error:
-            log.warning("dropped a message on the data socket: %s", error)
-            return
-        self._desk.handle(peer, message, arrays)
+            self._complaints.note(peer, error)
+
+    def _send_what_is_due(self) -> None:
+        for peer in self._backlog.send(self._desk.due(time.monotonic())):
+            self._desk.forget(peer)
 
     def _note(self) -> None:
         self._link.status.counters = self._desk.counters()

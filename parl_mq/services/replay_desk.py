@@ -13,7 +13,7 @@ from typing import Any, Final, assert_never
 import numpy.typing as npt
 
 from parl_mq.config.models import RunConfig
-from parl_mq.errors import EXIT_CONFIG, WireError
+from parl_mq.errors import EXIT_CONFIG, EXIT_TEMPORARY, WireError
 from parl_mq.net.channel import Frame, PeerId
 from parl_mq.net.credit import Arrival, ReceiverBook
 from parl_mq.replay.limiter import RatioLimiter
@@ -22,6 +22,7 @@ from parl_mq.spec import TableSpec
 from parl_mq.wire.codec import SlabLayout, encode, encode_with_slab, expect_arrays
 from parl_mq.wire.fragments import fragment_batch_of
 from parl_mq.wire.messages import (
+    MAIN_TABLE,
     PROTOCOL_VERSION,
     Attach,
     Attached,
@@ -42,6 +43,10 @@ from parl_mq.wire.messages import (
 SENDER_BYTES: Final = 64 * 1024 * 1024
 """Unacknowledged bytes that one actor may have under way."""
 WAITING_EVERY_S: Final = 1.0
+MAX_HELD: Final = 64
+"""Requests of one learner that wait here; a learner keeps `learner.prefetch` outstanding, 16 at most."""
+MAX_ASKED: Final = 10_000
+"""Strangers remembered as having been asked to attach."""
 
 Arrays = dict[str, npt.NDArray[Any]]
 Reply = tuple[PeerId, list[Frame]]
@@ -56,8 +61,6 @@ class _Sender:
     peer: PeerId
     epoch: int
     book: ReceiverBook = field(default_factory=ReceiverBook)
-    credit_rows: int = 0
-    credit_bytes: int = 0
     has_news: bool = True
 
 
@@ -84,6 +87,8 @@ class ReplayDesk:
         self._config = config
         self._run_id = run_id
         self._clients: dict[PeerId, Attach] = {}
+        self._asked_to_attach: set[PeerId] = set()
+        self._num_actors = config.actor.num_actors
         self._senders: dict[str, _Sender] = {}
         self._held: deque[_Held] = deque()
         self._replies: list[Reply] = []
@@ -106,20 +111,28 @@ class ReplayDesk:
             "stale_updates_total": counts.stale,
             "refused_updates_total": counts.refused,
             "replay_live_rows": self._table.num_live,
-            "replay_fill": self._table.num_live / self._config.replay.buffer_size,
+            "replay_fill": self._table.num_live / self._table.settings.capacity,
             **({} if self._limiter.ratio is None else {"samples_per_insert": self._limiter.ratio}),
         }
 
     def handle(self, peer: PeerId, message: Message, arrays: Arrays) -> None:
-        """Takes one message of the data plane."""
+        """Takes one message of the data plane.
+
+        Raises:
+            WireError: a client of this role may not send it, or it is about a table that is not here.
+        """
         if isinstance(message, Attach):
             self._attach(peer, message)
             return
         client = self._clients.get(peer)
         if client is None:
-            self._reply(peer, SayHello())
+            self._ask_to_attach(peer)
             return
         known: Any = message
+        if client.role != ("actor" if isinstance(known, InsertFragments) else "learner"):
+            raise WireError(f"{client.name} may not send {type(known).__name__}: it attached as {client.role}")
+        if known.table != MAIN_TABLE:
+            raise WireError(f"{client.name}: there is no table {known.table!r} here")
         match known:
             case InsertFragments():
                 self._insert(self._senders[client.name], known, arrays)
@@ -147,16 +160,34 @@ class ReplayDesk:
 
     def forget(self, peer: PeerId) -> None:
         """The connection is gone; its client attaches again when it is back."""
-        self._clients.pop(peer, None)
-        self._held = deque(held for held in self._held if held.peer != peer)
+        if self._clients.pop(peer, None) is not None:
+            self._held = deque(held for held in self._held if held.peer != peer)
+            self._count_actors()
+
+    def _count_actors(self) -> None:
+        """Actors that share the credit: those of the settings, or all that are attached where these are more."""
+        attached = sum(client.role == "actor" for client in self._clients.values())
+        self._num_actors = max(self._config.actor.num_actors, attached)
+
+    def _ask_to_attach(self, peer: PeerId) -> None:
+        """Once, not for each message that was under way: every answer makes the client send again what is missing."""
+        self.forget(peer)
+        if peer in self._asked_to_attach:
+            return
+        if len(self._asked_to_attach) >= MAX_ASKED:
+            self._asked_to_attach.clear()
+        self._asked_to_attach.add(peer)
+        self._reply(peer, SayHello())
 
     def _attach(self, peer: PeerId, attach: Attach) -> None:
         if refusal := self._why_not(attach):
-            self._reply(peer, AttachRefused(reason=refusal, exit_code=EXIT_CONFIG))
+            self._reply(peer, refusal)
             return
         for old in [known for known, client in self._clients.items() if client.name == attach.name]:
             self.forget(old)
+        self._asked_to_attach.discard(peer)
         self._clients[peer] = attach
+        self._count_actors()
         sender = self._account(peer, attach) if attach.role == "actor" else _Sender(peer, attach.epoch)
         self._reply(
             peer,
@@ -165,8 +196,8 @@ class ReplayDesk:
                 last_sequence=sender.book.last_sequence,
                 counted_rows=sender.book.rows,
                 counted_bytes=sender.book.num_bytes,
-                credit_rows=sender.credit_rows,
-                credit_bytes=sender.credit_bytes,
+                credit_rows=sender.book.credit_rows,
+                credit_bytes=sender.book.credit_bytes,
             ),
         )
 
@@ -177,16 +208,30 @@ class ReplayDesk:
             sender = self._senders[attach.name] = _Sender(peer, attach.epoch)
         sender.peer = peer
         self._raise_credit(sender)
+        if not self._limiter.has_room_for(self._num_actors, self._config.largest_insert):
+            log.warning(
+                "%d actors are more than replay.error_band = %g has room for: the ratio of samples may leave it",
+                self._num_actors,
+                self._config.error_band,
+            )
         return sender
 
-    def _why_not(self, attach: Attach) -> str | None:
+    def _why_not(self, attach: Attach) -> AttachRefused | None:
+        name, reason, exit_code = attach.name, None, EXIT_CONFIG
+        newest = max((client.epoch for client in self._clients.values() if client.name == name), default=attach.epoch)
         if attach.protocol != PROTOCOL_VERSION:
-            return f"{attach.name} speaks protocol {attach.protocol}, this node speaks {PROTOCOL_VERSION}"
-        if attach.run_id != self._run_id:
-            return f"{attach.name} belongs to run {attach.run_id}, this is run {self._run_id}"
-        if attach.digest != self._spec.digest:
-            return f"{attach.name} has other columns than this table: its environment or version differs"
-        return None
+            reason = f"{name} speaks protocol {attach.protocol}, this node speaks {PROTOCOL_VERSION}"
+        elif attach.run_id != self._run_id:
+            reason = f"{name} belongs to run {attach.run_id}, this is run {self._run_id}"
+        elif attach.table != MAIN_TABLE:
+            reason = f"{name} wants table {attach.table!r}, which is not here"
+        elif attach.digest != self._spec.digest:
+            reason = f"{name} has other columns than this table: its environment or version differs"
+        elif attach.role not in ("actor", "learner"):
+            reason = f"{name} has joined as {attach.role}; actors and learners attach here"
+        elif newest > attach.epoch:
+            reason, exit_code = f"a newer {name} has attached", EXIT_TEMPORARY
+        return None if reason is None else AttachRefused(reason=reason, exit_code=exit_code)
 
     def _insert(self, sender: _Sender, message: InsertFragments, arrays: Arrays) -> None:
         sender.has_news = True
@@ -194,7 +239,7 @@ class ReplayDesk:
             case Arrival.DUPLICATE:
                 return
             case Arrival.GAP:
-                self._reply(sender.peer, SayHello())  # it attaches again, and sends again what is missing
+                self._ask_to_attach(sender.peer)  # then it sends again what is missing
                 return
             case Arrival.NEW:
                 pass
@@ -214,6 +259,8 @@ class ReplayDesk:
             reason = f"a batch of {request.batch_size} rows is over this run's limit"
             self._reply(peer, SampleRefused(request_id=request.request_id, reason=reason))
             return
+        if sum(held.peer == peer for held in self._held) >= MAX_HELD:
+            raise WireError(f"{self._clients[peer].name} has {MAX_HELD} requests outstanding and asks for more")
         self._held.append(_Held(peer, request))
 
     def _update(self, peer: PeerId, arrays: Arrays) -> None:
@@ -242,24 +289,22 @@ class ReplayDesk:
         return held.peer, encode_with_slab(reply, layout, slab)
 
     def _raise_credit(self, sender: _Sender) -> None:
-        share = self._limiter.credit_share(self._config.actor.num_actors, self._config.largest_insert)
-        if share > 0:
-            sender.credit_rows = max(sender.credit_rows, sender.book.rows + share)
-            sender.credit_bytes = max(sender.credit_bytes, sender.book.num_bytes + SENDER_BYTES)
+        share = self._limiter.credit_share(self._num_actors, self._config.largest_insert)
+        if share > 0 and sender.book.grant(share, SENDER_BYTES):
+            sender.has_news = True
 
     def _grant(self, sender: _Sender) -> None:
-        before = sender.credit_rows
         self._raise_credit(sender)
-        if not sender.has_news and sender.credit_rows == before:
+        if not sender.has_news:
             return
         sender.has_news = False
-        is_blocked = sender.credit_rows <= sender.book.rows
+        is_blocked = sender.book.credit_rows <= sender.book.rows
         self._reply(
             sender.peer,
             Credit(
                 last_sequence=sender.book.last_sequence,
-                credit_rows=sender.credit_rows,
-                credit_bytes=sender.credit_bytes,
+                credit_rows=sender.book.credit_rows,
+                credit_bytes=sender.book.credit_bytes,
                 waiting_for=self._limiter.waiting(self._table.num_live) if is_blocked else None,
             ),
         )

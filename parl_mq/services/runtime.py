@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, ParamSpec, TypeVar
 
 from parl_mq.config.models import NodeConfig
-from parl_mq.errors import EXIT_OK, EXIT_TEMPORARY, ParlError, exit_code_of
+from parl_mq.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_TEMPORARY, ParlError, exit_code_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -128,7 +128,8 @@ async def _supervised(options: NodeOptions, service: Callable[[StopSignal], Coro
         loop.add_signal_handler(number, stop.set, f"signal {number.name}")
     if options.lifeline_fd is not None:
         watch_lifeline(options.lifeline_fd, lambda: _tell(loop, stop, "the supervisor is gone"))
-    return await service(stop)
+    code = await service(stop)
+    return EXIT_INTERRUPTED if code == EXIT_OK and stop.reason == f"signal {signal.SIGINT.name}" else code
 
 
 def _tell(loop: asyncio.AbstractEventLoop, stop: StopSignal, reason: str) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from parl_mq.config.models import NodeConfig, RunConfig
-from parl_mq.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_OK, ConfigError, NodeFailed, PeerTimeout
+from parl_mq.errors import EXIT_INTERNAL, EXIT_OK, ConfigError, NodeFailed, PeerTimeout
 from parl_mq.net.endpoints import check_endpoint
 from parl_mq.net.zmq_channel import Network
 from parl_mq.services.hub_link import HubLink
@@ -207,7 +207,7 @@ class Supervisor:
     def _judge(self, hub: Child) -> None:
         """The hub's own end is a failure where it says so, or did not come to say anything."""
         code = hub.process.returncode
-        if self._failed.done() or code in (EXIT_OK, EXIT_INTERRUPTED):
+        if self._failed.done() or code == EXIT_OK:
             return
         if code is None:
             error = f"the hub has not ended {HUB_ENDS_S:g} s after it was asked to; {hub.last_words()}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveInt
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 PROTOCOL_VERSION: Final = 1
 MAIN_TABLE: Final = "main"
@@ -103,7 +103,7 @@ class Heartbeat(Message):
     progress: NonNegativeInt
     state: Text
     waiting_for: Text | None = None
-    counters: dict[str, float] = Field(default_factory=dict, max_length=500)
+    counters: dict[str, FiniteFloat] = Field(default_factory=dict, max_length=500)
 
 
 class EpisodesFinished(Message):
@@ -116,7 +116,7 @@ class EpisodesFinished(Message):
     """
 
     kind: Literal["episodes_finished"] = "episodes_finished"
-    returns: list[float] = Field(max_length=10_000)
+    returns: list[FiniteFloat] = Field(max_length=10_000)
     lengths: list[PositiveInt] = Field(max_length=10_000)
     env_steps: NonNegativeInt
 
@@ -132,7 +132,7 @@ class EvaluationFinished(Message):
     kind: Literal["evaluation_finished"] = "evaluation_finished"
     version: Version
     updates: NonNegativeInt
-    returns: list[float] = Field(min_length=1, max_length=10_000)
+    returns: list[FiniteFloat] = Field(min_length=1, max_length=10_000)
     lengths: list[PositiveInt] = Field(min_length=1, max_length=10_000)
     duration_s: NonNegativeFloat
 
@@ -161,7 +161,7 @@ class Goodbye(Message):
     """
 
     kind: Literal["goodbye"] = "goodbye"
-    counters: dict[str, float] = Field(default_factory=dict, max_length=500)
+    counters: dict[str, FiniteFloat] = Field(default_factory=dict, max_length=500)
     error: Text | None = None
 
 
@@ -253,7 +253,7 @@ class RunProgress(Message):
     kind: Literal["run_progress"] = "run_progress"
     phase: Text
     nodes: list[tuple[Text, Text, Text | None]] = Field(max_length=10_000)
-    figures: dict[str, float] = Field(max_length=500)
+    figures: dict[str, FiniteFloat] = Field(max_length=500)
     reached: bool = False
     error: Text | None = None
 
