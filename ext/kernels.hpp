@@ -35,6 +35,8 @@ constexpr double kDirty = -1.0;     // stands in a parent that must be summed ag
 using Search = void (*)(const double* row, const double* below, int64_t n, int64_t* nodes, double* rests);
 // Sums the first n groups of `children` into `row`.
 using Sweep = void (*)(const double* children, double* row, int64_t n);
+// Sums the groups of the n nodes listed; the list can be read kSumsAhead further.
+using SumListed = void (*)(const double* children, double* row, const uint32_t* nodes, int64_t n);
 
 struct Tree {
     double* rows[kMaxRows];    // [0] the leaves, [height] the root; each padded with zeros to whole groups
@@ -45,6 +47,7 @@ struct Tree {
     int64_t num_dirty;
     Search search;
     Sweep sweep;
+    SumListed sum_listed;
 };
 
 inline int64_t bits_of(double x) {
@@ -107,6 +110,14 @@ void sweep_portable(const double* children, double* row, int64_t n) {
     for (int64_t node = 0; node < n; ++node) {
         asm volatile("");  // keeps the loop scalar: narrow vector loads of sums just stored would wait for the stores
         row[node] = group_sum<K>(children + node * K);
+    }
+}
+
+template <int K>
+void sum_listed_portable(const double* children, double* row, const uint32_t* nodes, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) {
+        __builtin_prefetch(children + (int64_t)nodes[i + kSumsAhead] * K);
+        row[nodes[i]] = group_sum<K>(children + (int64_t)nodes[i] * K);
     }
 }
 
@@ -225,23 +236,42 @@ PARL_AVX512 inline __m512d add_neighbour_pairs(__m512d a, __m512d b) {
     return _mm512_add_pd(_mm512_maskz_shuffle_f64x2(0xFF, a, b, 0x88), _mm512_maskz_shuffle_f64x2(0xFF, a, b, 0xDD));
 }
 
-template <int K>
-PARL_AVX512 inline __m512d sums_of_4(const double* group) {
-    return add_neighbour_pairs(add_neighbours(_mm512_load_pd(group), _mm512_load_pd(group + K)),
-                               add_neighbours(_mm512_load_pd(group + 2 * K), _mm512_load_pd(group + 3 * K)));
+PARL_AVX512 inline __m512d sums_of_4(const double* a, const double* b, const double* c, const double* d) {
+    return add_neighbour_pairs(add_neighbours(_mm512_load_pd(a), _mm512_load_pd(b)),
+                               add_neighbours(_mm512_load_pd(c), _mm512_load_pd(d)));
+}
+
+// The sums of 8 groups, of which the i-th starts at group(i).
+template <int K, class Group>
+PARL_AVX512 inline __m512d sums_of_8(Group group) {
+    __m512d sums = _mm512_setzero_pd();
+    for (int c = 0; c < K; c += 8) {
+        const __m512d low = sums_of_4(group(0) + c, group(1) + c, group(2) + c, group(3) + c);
+        const __m512d high = sums_of_4(group(4) + c, group(5) + c, group(6) + c, group(7) + c);
+        const __m512d chunk = add_neighbour_pairs(low, high);
+        sums = c > 0 ? _mm512_add_pd(sums, chunk) : chunk;
+    }
+    return sums;
 }
 
 template <int K>
 PARL_AVX512 void sweep_avx512(const double* children, double* row, int64_t n) {
     const int64_t whole = n / 8 * 8;
-    for (int64_t node = 0; node < whole; node += 8) {
-        const double* group = children + node * K;
-        __m512d sums = add_neighbour_pairs(sums_of_4<K>(group), sums_of_4<K>(group + 4 * K));
-        for (int c = 8; c < K; c += 8)
-            sums = _mm512_add_pd(sums, add_neighbour_pairs(sums_of_4<K>(group + c), sums_of_4<K>(group + 4 * K + c)));
-        _mm512_store_pd(row + node, sums);
-    }
+    for (int64_t node = 0; node < whole; node += 8)
+        _mm512_store_pd(row + node, sums_of_8<K>([=](int i) { return children + (node + i) * K; }));
     sweep_portable<K>(children + whole * K, row + whole, n - whole);
+}
+
+template <int K>
+PARL_AVX512 void sum_listed_avx512(const double* children, double* row, const uint32_t* nodes, int64_t n) {
+    const int64_t whole = n / 8 * 8;
+    for (int64_t at = 0; at < whole; at += 8) {
+        for (int i = 0; i < 8; ++i) __builtin_prefetch(children + (int64_t)nodes[at + i + kSumsAhead] * K);
+        alignas(64) double sums[8];
+        _mm512_store_pd(sums, sums_of_8<K>([=](int i) { return children + (int64_t)nodes[at + i] * K; }));
+        for (int i = 0; i < 8; ++i) row[nodes[at + i]] = sums[i];
+    }
+    sum_listed_portable<K>(children, row, nodes + whole, n - whole);
 }
 
 #endif
@@ -282,6 +312,15 @@ Sweep sweep_of(Kernel kernel) {
     return sweep_portable<K>;
 }
 
+template <int K>
+SumListed sum_listed_of(Kernel kernel) {
+#if defined(__x86_64__)
+    if constexpr (K >= 8)
+        if (kernel == kAvx512) return sum_listed_avx512<K>;
+#endif
+    return sum_listed_portable<K>;
+}
+
 template <class F>
 auto with_arity(int shift, F f) {
     switch (shift) {
@@ -298,6 +337,7 @@ inline void choose_kernel(Tree& tree, Kernel kernel) {
     with_arity(tree.shift, [&](auto arity) {
         tree.search = search_of<arity>(kernel);
         tree.sweep = sweep_of<arity>(kernel);
+        tree.sum_listed = sum_listed_of<arity>(kernel);
     });
 }
 
@@ -334,12 +374,15 @@ inline void mark_range(Tree& tree, int64_t start, int64_t stop) {
     for (int64_t parent = start >> tree.shift; parent <= (stop - 1) >> tree.shift; ++parent) mark(tree, parent);
 }
 
+inline void ask_for_leaf(const Tree& tree, int64_t slot) {
+    __builtin_prefetch(tree.rows[0] + slot, 1);
+    __builtin_prefetch(tree.rows[1] + (slot >> tree.shift), 1);
+}
+
 inline void set_leaves(Tree& tree, int64_t n, const int64_t* slots, const double* values) {
+    for (int64_t i = 0; i < n && i < kAhead; ++i) ask_for_leaf(tree, slots[i]);
     for (int64_t i = 0; i < n; ++i) {
-        if (i + kAhead < n) {
-            __builtin_prefetch(tree.rows[0] + slots[i + kAhead], 1);
-            __builtin_prefetch(tree.rows[1] + (slots[i + kAhead] >> tree.shift), 1);
-        }
+        if (i + kAhead < n) ask_for_leaf(tree, slots[i + kAhead]);
         tree.rows[0][slots[i]] = values[i];
         mark(tree, slots[i] >> tree.shift);
     }
@@ -355,45 +398,30 @@ inline void fill_leaves(Tree& tree, int64_t start, int64_t stop, double value) {
     mark_range(tree, start, stop);
 }
 
-// Sums the listed nodes of row r. To go on by list, it leaves the list of their parents, each once, in their place: the
-// list being written never overtakes the list being read.
-template <int K, bool by_list>
-int64_t sum_listed(Tree& tree, int r, int64_t n) {
-    const double* children = tree.rows[r - 1];
-    double* row = tree.rows[r];
-    double* above = tree.rows[r + 1];
+// Puts the parents of the n listed nodes, each once, in their place: what is written never overtakes what is read.
+inline int64_t list_parents(Tree& tree, double* above, int64_t n) {
     int64_t num_above = 0;
     for (int64_t i = 0; i < n; ++i) {
-        const int64_t node = tree.dirty[i];
-        __builtin_prefetch(children + (int64_t)tree.dirty[i + kSumsAhead] * K);
-        row[node] = group_sum<K>(children + node * K);
-        if constexpr (by_list) {
-            const int64_t parent = node / K;
-            tree.dirty[num_above] = (uint32_t)parent;
-            num_above += above[parent] >= 0.0;
-            above[parent] = kDirty;
-        }
+        const uint32_t parent = tree.dirty[i] >> tree.shift;
+        tree.dirty[num_above] = parent;
+        num_above += above[parent] >= 0.0;
+        above[parent] = kDirty;
     }
     return num_above;
 }
 
 // By list while rows are long, then whole rows; the root's row, of one node, at the latest.
-template <int K>
-void refresh_rows(Tree& tree) {
+inline void refresh(Tree& tree) {
+    const PlainArithmetic plain;
     int64_t n = tree.num_dirty;
     tree.num_dirty = 0;
     if (n == 0) return;
     int r = 1;
-    if (tree.counts[1] > kSweepRatio * n) {
-        for (; tree.counts[r + 1] > kSweepRatio * n; ++r) n = sum_listed<K, true>(tree, r, n);
-        sum_listed<K, false>(tree, r++, n);
+    while (tree.counts[r] > kSweepRatio * n) {
+        tree.sum_listed(tree.rows[r - 1], tree.rows[r], tree.dirty, n);
+        if (tree.counts[++r] > kSweepRatio * n) n = list_parents(tree, tree.rows[r], n);
     }
     for (; r <= tree.height; ++r) tree.sweep(tree.rows[r - 1], tree.rows[r], tree.counts[r]);
-}
-
-inline void refresh(Tree& tree) {
-    const PlainArithmetic plain;
-    with_arity(tree.shift, [&](auto arity) { refresh_rows<arity>(tree); });
 }
 
 // Scales each uniform to a target; rounding may give the total itself, which no group can hold.

@@ -320,6 +320,22 @@ def test_a_hundred_writes_under_one_parent_wait_for_one_sum():
     assert tree._num_marked == 0
 
 
+@pytest.mark.parametrize("kernel", available_kernels())
+@pytest.mark.parametrize("arity", ARITIES)
+def test_a_few_writes_to_a_large_tree_leave_every_parent_exact(kernel, arity):
+    rng = np.random.default_rng(arity)
+    values = awkward_values(rng, 10_007)
+    tree = tree_of(values, arity=arity, kernel=kernel)
+    tree.refresh()
+    for size in (1, 7, 8, 9, 40):
+        slots, new = rng.integers(0, len(values), size), awkward_values(rng, size)
+        tree.set(slots, new)
+        values[slots] = new
+        tree.refresh()
+    assert_every_parent_is_the_sum_of_its_children(tree)
+    assert tree.total == tree_of(values, arity=arity).total
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, -1.0, -SUBNORMAL, 2 * LARGEST_VALUE])
 def test_a_bad_value_is_named_and_nothing_is_written(bad):
     tree = tree_of([1.0, 2.0, 3.0])
