@@ -26,6 +26,7 @@ class Metric:
 METRICS: Final = (
     Metric("env_steps_total", "steps", "counter", "environment steps taken by the actors"),
     Metric("episodes_total", "episodes", "counter", "episodes that the actors finished"),
+    Metric("environment_faults_total", "faults", "counter", "times that an actor's environments broke"),
     Metric("sent_rows_total", "rows", "counter", "live rows sent by the actors: acknowledged, given up or under way"),
     Metric("acknowledged_rows_total", "rows", "counter", "live rows that a replay node acknowledged"),
     Metric("abandoned_rows_total", "rows", "counter", "live rows given up because no acknowledgement came"),
@@ -35,6 +36,7 @@ METRICS: Final = (
     Metric("refused_updates_total", "updates", "counter", "priorities refused: NaN, infinite or negative"),
     Metric("updates_total", "updates", "counter", "gradient steps of the learner"),
     Metric("skipped_updates_total", "updates", "counter", "updates skipped because the loss was not finite"),
+    Metric("dropped_messages_total", "messages", "counter", "messages that a hub or replay node could not use"),
     Metric("cpu_seconds_total", "s", "counter", "processor time of the processes"),
     Metric("loss", "1", "gauge", "mean loss of the last updates"),
     Metric("q_mean", "1", "gauge", "mean value of the actions taken, over the last updates"),

@@ -125,12 +125,15 @@ class ActorConfig(Section):
         num_envs: environments in each actor.
         vectorization: `auto` takes the environment's own vector version where there is one, else `sync`.
         threads: torch threads of each actor.
+        max_environment_faults: faults in a row with which an actor ends; until then its environments are made anew, and
+            the episodes under way are dropped. An episode that ends begins a new row.
     """
 
     num_actors: Annotated[int, Field(ge=1, le=10_000)] = 1
     num_envs: Annotated[int, Field(ge=1, le=4_096)] = 32
     vectorization: Literal["auto", "sync", "async"] = "auto"
     threads: PositiveInt = 1
+    max_environment_faults: PositiveInt = 3
 
 
 class LearnerConfig(Section):

@@ -55,7 +55,7 @@ class Collector:
     """Steps environments with a policy. Synchronous; all calls from one thread.
 
     After an EnvironmentFault the steps before it are intact: `drain` and `take` give them, as fragments that are cut
-    in mid-episode; a new collector goes on.
+    in mid-episode, and `tally` the episodes that ended before it; a new collector goes on.
 
     Args:
         stepper: the environments.
@@ -89,6 +89,9 @@ class Collector:
         self._clock = clock
         self._statistics = EpisodeStatistics(stepper.num_envs)
         self._version: WeightsVersion | None = None
+        self._returns: list[float] = []
+        self._lengths: list[int] = []
+        self._num_steps = 0
         obs = stepper.reset(seeds)
         assembler.begin(obs)
         self._observation = frames.begin(obs)
@@ -113,21 +116,24 @@ class Collector:
         """
         if self._version is None:
             raise ValueError("the policy has no weights: load_weights comes before collect")
-        returns: list[float] = []
-        lengths: list[int] = []
-        num_steps = 0
         now = self._clock()
         self._flush_at += now - self._left_at
         enough = min(max_rows, self._pace.message_rows)
         while self._assembler.num_queued < enough and (deadline is None or now < deadline):
-            num_steps += self._step(self._version, returns, lengths)
+            self._step(self._version)
             now = self._clock()
             if now >= self._flush_at:
                 self._assembler.flush()
                 self._flush_at = now + self._pace.wait_s
                 break
         self._left_at = now
-        return Collected(self._assembler.take(max_rows), returns, lengths, num_steps)
+        return self.tally(self._assembler.take(max_rows))
+
+    def tally(self, fragments: FragmentBatch | None = None) -> Collected:
+        """What has happened since the last call of this kind, `collect` included, with these fragments."""
+        collected = Collected(fragments, self._returns, self._lengths, self._num_steps)
+        self._returns, self._lengths, self._num_steps = [], [], 0
+        return collected
 
     def drain(self) -> None:
         """Cuts all open fragments, for `take`; the episodes go on if `collect` is called again."""
@@ -161,12 +167,12 @@ class Collector:
         """Closes the environments."""
         self._stepper.close()
 
-    def _step(self, version: WeightsVersion, returns: list[float], lengths: list[int]) -> int:
+    def _step(self, version: WeightsVersion) -> None:
         action = self._policy.act(self._observation, self._rng)
         step = self._stepper.step(action)
         self._assembler.add(action, step, version)
         for episode in self._statistics.add(step):
-            returns.append(episode.total)
-            lengths.append(episode.length)
+            self._returns.append(episode.total)
+            self._lengths.append(episode.length)
         self._observation = self._frames.add(step)
-        return step.num_live
+        self._num_steps += step.num_live

@@ -114,8 +114,12 @@ class Stepper:
         return VectorStep(obs, reward, terminated, truncated, last, ended, self.num_envs)
 
     def close(self) -> None:
-        """Closes the environments."""
-        self._envs.close()
+        """Closes the environments.
+
+        Raises:
+            EnvironmentFault: one of them raised.
+        """
+        self._call(self._envs.close)
 
     def _autoreset_mode(self) -> AutoresetMode:
         mode = self._envs.metadata.get("autoreset_mode")

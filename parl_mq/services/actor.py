@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 import logging
 import time
-from functools import partial
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy.typing as npt
 
-from parl_mq.errors import EXIT_OK, ParlError
+from parl_mq.errors import EXIT_OK, EnvironmentFault, ParlError
 from parl_mq.fragments import FragmentBatch
 from parl_mq.learn.threads import prepare_training_thread
 from parl_mq.model.snapshot import WeightsSnapshot
@@ -21,6 +21,7 @@ from parl_mq.net.credit import SenderBook
 from parl_mq.net.zmq_channel import Network
 from parl_mq.rollout.building import build_collector
 from parl_mq.rollout.collector import Collected, Collector
+from parl_mq.services.faults import FaultCount
 from parl_mq.services.hub_link import HubLink
 from parl_mq.services.joining import attach_message, joined, offer_spec, run_config
 from parl_mq.services.replay_link import ReplayLink
@@ -40,46 +41,128 @@ from parl_mq.wire.messages import (
 
 FAREWELL_S: Final = 2.0
 """Rows that are not acknowledged this long after the stop are given up, and counted as abandoned."""
+ATTEMPTS_A_START: Final = 1_000_000
+"""Environments may be made anew so often before the seeds of the run's next start are used up."""
+EPISODES_A_MESSAGE: Final = 10_000
+
+Build = Callable[[int], Collector]
+"""Makes the environments for the n-th time, n from 0; each time they get other seeds."""
 
 log = logging.getLogger("parl_mq")
 
 
 async def serve(options: NodeOptions, stop: StopSignal) -> int:
-    """Runs an actor until it is told to stop."""
+    """Runs an actor until it is told to stop.
+
+    Raises:
+        EnvironmentFault: the environments cannot be made, or broke too often in a row.
+    """
     network, work = Network(), WorkThread("environments")
     try:
         async with joined(network, options, "actor", stop) as (link, welcome):
             config = run_config(welcome, options)
             await work(prepare_training_thread, config.actor.threads)
-            attempt = welcome.incarnation - 1  # a resumed run must not repeat what its environments have shown
-            build = partial(build_collector, config, welcome.index, clock=time.monotonic, attempt=attempt)
-            collector = await work(build)
-            await offer_spec(link, collector.spec)
+            first_attempt = (welcome.incarnation - 1) * ATTEMPTS_A_START  # a resumed run must not repeat itself
+
+            def build(number: int) -> Collector:
+                return build_collector(config, welcome.index, clock=time.monotonic, attempt=first_attempt + number)
+
+            rollout = Rollout(work, build, FaultCount(options.name, config.actor.max_environment_faults))
+            await rollout.begin()
+            await offer_spec(link, rollout.collector.spec)
             link.status.waits("an open table")
             replays = await stop.wait_for(link.replay_endpoints())
             if replays is not None:
-                actor = Actor(link, work, stop, collector)
+                actor = Actor(link, work, stop, rollout)
                 channel = network.connect(replays[welcome.index % len(replays)])
-                replay = ReplayLink(channel, attach_message(link, welcome, collector.spec), actor.handle)
-                await actor.run(replay, WeightsClient(network.connect(welcome.weights_endpoint)))
-            await work(collector.close)
+                attach = attach_message(link, welcome, rollout.collector.spec)
+                weights = WeightsClient(network.connect(welcome.weights_endpoint))
+                await actor.run(ReplayLink(channel, attach, actor.handle), weights)
+            await rollout.close()
         return EXIT_OK
     finally:
         work.close()
         network.close()
 
 
-class Actor:
-    """The work loop, and the books that it shares with the data link.
+class Rollout:
+    """The environments with their policy, made anew when they break.
 
-    The collector's calls run in the work thread, one at a time; all else runs in the loop's thread.
+    The collector's calls run in the work thread, one at a time.
+
+    Attributes:
+        collector: the newest one.
+        faults: so far.
     """
 
-    def __init__(self, link: HubLink, work: WorkThread, stop: StopSignal, collector: Collector) -> None:
+    def __init__(self, work: WorkThread, build: Build, faults: FaultCount) -> None:
+        self.collector: Collector
+        self.faults = faults
+        self._work = work
+        self._build = build
+        self._num_built = 0
+        self._snapshot: WeightsSnapshot | None = None
+
+    async def begin(self) -> None:
+        """Makes the environments, with the newest weights if there are any."""
+        number, self._num_built = self._num_built, self._num_built + 1
+        self.collector = await self._work(self._build, number)
+        if self._snapshot is not None:
+            await self.act_with(self._snapshot)
+
+    async def act_with(self, snapshot: WeightsSnapshot) -> None:
+        """The collector acts with these weights from now on, and so does the next one."""
+        self._snapshot = snapshot
+        await self._work(lambda: self.collector.load_weights(unpack(snapshot.payload), snapshot.version))
+
+    async def collect(self, max_rows: int) -> Collected:
+        """See Collector.collect."""
+        return self._counted(await self._work(self.collector.collect, max_rows))
+
+    async def drain(self) -> Collected:
+        """After a fault: cuts the fragments that are open, and says what came before the fault beside them."""
+        await self._work(self.collector.drain)
+        return self._counted(self.collector.tally())
+
+    async def begin_again(self, fault: EnvironmentFault, stop: StopSignal) -> None:
+        """Makes the environments anew, as often as it takes; returns early at the stop.
+
+        Raises:
+            EnvironmentFault: they broke too often in a row.
+        """
+        await self.close()
+        while True:
+            wait_s = self.faults.note(fault)
+            log.warning("%s; the environments are made anew in %g s", fault, wait_s)
+            await stop.wait_for(asyncio.sleep(wait_s))
+            if stop.is_set():
+                return
+            try:
+                return await self.begin()
+            except EnvironmentFault as again:
+                fault = again
+
+    async def close(self) -> None:
+        """Closes the environments; that they fail at their end is of no consequence."""
+        try:
+            await self._work(self.collector.close)
+        except EnvironmentFault as fault:
+            log.warning("at the end: %s", fault)
+
+    def _counted(self, collected: Collected) -> Collected:
+        if len(collected.returns):
+            self.faults.note_episode()
+        return collected
+
+
+class Actor:
+    """The work loop, and the books that it shares with the data link."""
+
+    def __init__(self, link: HubLink, work: WorkThread, stop: StopSignal, rollout: Rollout) -> None:
         self._link = link
         self._work = work
         self._stop = stop
-        self._collector = collector
+        self._rollout = rollout
         self._book = SenderBook()
         self._book_changed = asyncio.Event()
         self._waiting_for = "the replay node"
@@ -126,26 +209,41 @@ class Actor:
             await self._act_with(await weights.newer())
 
     async def _act_with(self, snapshot: WeightsSnapshot) -> None:
-        def load() -> None:
-            self._collector.load_weights(unpack(snapshot.payload), snapshot.version)
-
-        await self._work(load)
+        await self._rollout.act_with(snapshot)
         self._link.status.counters["weights_version"] = snapshot.version.counter
 
     async def _collect_until_stopped(self, replay: ReplayLink) -> None:
         while not self._stop.is_set():
-            if self._book.available_rows < max(self._collector.next_rows, 1):
-                self._link.status.waits(self._waiting_for)
-                await self._stop.wait_for(self._next_credit())
+            if not await self._has_credit():
                 continue
-            collected = await self._work(self._collector.collect, self._book.available_rows)
+            try:
+                collected = await self._rollout.collect(self._book.available_rows)
+            except EnvironmentFault as fault:
+                await self._recover(fault, replay)
+                continue
             self._note(collected)
             if collected.fragments is not None:
                 await self._insert(replay, collected.fragments)
 
-    async def _next_credit(self) -> None:
+    async def _has_credit(self) -> bool:
+        """Whether the next fragment may be sent; if not, something has changed since that was found, or the stop came.
+
+        The event is cleared when the book is looked at, so that no change in between is missed.
+        """
         self._book_changed.clear()
-        await self._book_changed.wait()
+        if self._book.available_rows >= max(self._rollout.collector.next_rows, 1):
+            return True
+        self._link.status.waits(self._waiting_for)
+        await self._stop.wait_for(self._book_changed.wait())
+        return False
+
+    async def _recover(self, fault: EnvironmentFault, replay: ReplayLink) -> None:
+        """The steps before the fault are sent; the episodes under way are dropped, not learned as ended."""
+        self._note(await self._rollout.drain())
+        while self._rollout.collector.next_rows and not self._stop.is_set():
+            if await self._has_credit():
+                await self._send_cut(replay)
+        await self._rollout.begin_again(fault, self._stop)
 
     def _note(self, collected: Collected) -> None:
         is_first = not self._env_steps and collected.num_steps
@@ -155,33 +253,41 @@ class Actor:
         self._count()
         if is_first:
             self._link.beat()
-        if len(collected.returns):
-            self._link.send(
-                EpisodesFinished(
-                    returns=list(collected.returns), lengths=list(collected.lengths), env_steps=self._env_steps
-                )
-            )
+        for start in range(0, len(collected.returns), EPISODES_A_MESSAGE):
+            part = slice(start, start + EPISODES_A_MESSAGE)
+            returns, lengths = list(collected.returns[part]), list(collected.lengths[part])
+            self._link.send(EpisodesFinished(returns=returns, lengths=lengths, env_steps=self._env_steps))
 
     def _count(self) -> None:
         self._link.status.counters.update(
             env_steps_total=self._env_steps,
+            environment_faults_total=self._rollout.faults.num_faults,
             sent_rows_total=self._book.sent_rows,
             acknowledged_rows_total=self._book.acknowledged_rows,
             abandoned_rows_total=self._book.abandoned_rows,
         )
 
     async def _insert(self, replay: ReplayLink, fragments: FragmentBatch) -> None:
+        """Enters rows in the book and sends them; at the stop without waiting. What is not sent then, the book has."""
         message = InsertFragments(sequence=self._book.next_sequence, table=MAIN_TABLE)
         frames = encode(message, arrays_of(fragments))
         self._book.add(frames, rows=fragments.num_live, num_bytes=fragments.num_bytes)
-        await self._stop.wait_for(replay.channel.send(frames))
+        if not replay.channel.try_send(frames):
+            await self._stop.wait_for(replay.channel.send(frames))
+
+    async def _send_cut(self, replay: ReplayLink) -> bool:
+        """Sends fragments that are cut, as far as the credit goes; whether there were any."""
+        fragments = self._rollout.collector.take(self._book.available_rows) if self._book.available_rows else None
+        if fragments is not None:
+            await self._insert(replay, fragments)
+        return fragments is not None
 
     async def _send_last_rows(self, replay: ReplayLink) -> None:
         """Sends what is cut as far as the credit goes, and waits a while for the acknowledgements."""
-        await self._work(self._collector.drain)
+        await self._work(self._rollout.collector.drain)
+        while await self._send_cut(replay):
+            pass
         deadline = time.monotonic() + FAREWELL_S
-        while self._book.available_rows and (fragments := self._collector.take(self._book.available_rows)) is not None:
-            await self._insert(replay, fragments)
         while self._book.unacknowledged_rows and (left_s := deadline - time.monotonic()) > 0:
             self._link.status.waits("the last acknowledgements")
             self._book_changed.clear()

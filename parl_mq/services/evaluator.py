@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 
 from parl_mq.algorithms.base import Policy
 from parl_mq.config.models import EvaluationConfig
-from parl_mq.errors import EXIT_OK
+from parl_mq.errors import EXIT_OK, EnvironmentFault
 from parl_mq.learn.threads import prepare_training_thread
 from parl_mq.model.snapshot import WeightsSnapshot
 from parl_mq.model.weights import unpack
@@ -19,6 +20,8 @@ from parl_mq.services.joining import joined, run_config
 from parl_mq.services.runtime import NodeOptions, StopSignal, WorkThread
 from parl_mq.services.weights_client import WeightsClient
 from parl_mq.wire.messages import EvaluationFinished
+
+log = logging.getLogger("parl_mq")
 
 
 async def serve(options: NodeOptions, stop: StopSignal) -> int:
@@ -35,9 +38,13 @@ async def serve(options: NodeOptions, stop: StopSignal) -> int:
                 fetching = tasks.create_task(weights.run())
                 await judge.run(weights, config.evaluation)
                 fetching.cancel()
-            await work(evaluator.close)
+            try:
+                await work(evaluator.close)
+            except EnvironmentFault as fault:
+                log.warning("at the end: %s", fault)
         return EXIT_OK
     finally:
+        stop.set("the service has ended")  # an evaluation under way ends too, if it was not the stop that ended it
         work.close()
         network.close()
 
@@ -76,7 +83,7 @@ class Judge:
             lengths=evaluation.lengths.tolist(),
             duration_s=time.monotonic() - started,
         )
-        await self._link.deliver(report)
+        await self._stop.wait_for(self._link.deliver(report))
         return True
 
     def _play(self, snapshot: WeightsSnapshot) -> Evaluation | None:

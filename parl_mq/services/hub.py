@@ -176,6 +176,8 @@ class Hub:
         now = time.monotonic()
         time_s = round(self._state.wall_s(now), 3)
         figures = self._state.figures()
+        dropped_here = self._control_complaints.num_dropped + self._weights_complaints.num_dropped
+        figures["dropped_messages_total"] = figures.get("dropped_messages_total", 0.0) + dropped_here
         self._directory.append_metrics({"kind": "figures", "time_s": time_s, "phase": self._state.phase, **figures})
         self._directory.write_memory(self._state.memory(now))
 

@@ -129,6 +129,9 @@ class ReplayNode:
             self._desk.forget(peer)
 
     def _note(self) -> None:
-        self._link.status.counters = self._desk.counters()
+        self._link.status.counters = {
+            **self._desk.counters(),
+            "dropped_messages_total": self._complaints.num_dropped,
+        }
         if (waiting_for := self._desk.waiting_for) is not None:
             self._link.status.waits(waiting_for)
