@@ -10,7 +10,17 @@ from functools import partial
 from typing import Final
 
 from parl_mq.bench.peers import open_peers, versions
-from parl_mq.bench.replay_measures import Full, Maker, Session, in_threads, learning, samples, updates, writes
+from parl_mq.bench.replay_measures import (
+    Full,
+    Maker,
+    Session,
+    in_threads,
+    learning,
+    roots_in_threads,
+    samples,
+    updates,
+    writes,
+)
 from parl_mq.bench.replay_peers import PEERS, MakeReplay
 from parl_mq.bench.replay_users import OwnReplay, OwnSingles
 from parl_mq.bench.report import BenchReport, Result, describe_machine
@@ -106,6 +116,7 @@ def _measure_threads(workload: Workload, session: Session) -> Iterator[Result]:
             learning([first], pool, {"shards": "1"}),
             learning([first, second], pool, {"shards": "1 each"}),
             learning([shared, shared], pool, {"shards": "2 shared"}),
+            *roots_in_threads(pool),
         ],
     )
 

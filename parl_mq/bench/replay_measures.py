@@ -29,6 +29,7 @@ THREADS_BATCH: Final = 4096
 SWITCH_INTERVAL_S: Final = 0.0005
 """What every node of a run sets."""
 WARM_UP_ROWS: Final = 4096
+ROOTS: Final = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +145,16 @@ def in_threads(contender: Contender, pool: ThreadPoolExecutor, num_threads: int)
         chunk=work,
         items=num_threads * contender.items,
     )
+
+
+def roots_in_threads(pool: ThreadPoolExecutor) -> list[Contender]:
+    """Square roots by one thread and by two, which nothing but the machine keeps from being twice as fast."""
+    values = np.ones((2, ROOTS))
+    works = [partial(np.sqrt, row, out=row) for row in values]
+    return [
+        Contender("roots in threads", "numpy", {"threads": n}, partial(_together, pool, works[:n]), ROOTS * n)
+        for n in (1, 2)
+    ]
 
 
 def each(calls: Sequence[Call]) -> None:

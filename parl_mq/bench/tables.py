@@ -87,7 +87,7 @@ def _grid(measure: str, unit: str, results: Sequence[Result]) -> Grid:
             *(_text(result.params.get(name, "")) for name in varying),
             result.system,
             *(_figure(value) for value in (result.median, result.min, result.max)),
-            f"{result.median / best[_case(result)]:.2f}" if _case(result) in best else "",
+            _ratio(result.median / best[_case(result)]) if _case(result) in best else "",
         )
         for result in results
     ]
@@ -112,3 +112,7 @@ def _figure(value: float) -> str:
 
 def _text(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.2f}" if value < 100 else f"{value:,.0f}"
