@@ -11,7 +11,6 @@ from parl_mq.config.loader import load_config
 from parl_mq.config.models import RunConfig
 from parl_mq.errors import ConfigError, RecordError, SnapshotError
 from parl_mq.learn.checkpoint import BEST, Checkpoint, find_newest, load
-from parl_mq.learn.threads import prepare_training_thread
 from parl_mq.model.weights import unpack
 from parl_mq.observe.film import Film
 from parl_mq.observe.runs import read_settings
@@ -143,7 +142,6 @@ def show(chosen: Chosen, *, num_episodes: int, seed: int) -> Performance:
 
 
 def _perform(chosen: Chosen, num_episodes: int, seed: int, make_one: Callable[[], AnyVectorEnv] | None) -> Performance:
-    prepare_training_thread(chosen.config.actor.threads)
     evaluation = chosen.config.evaluation.model_copy(update={"num_episodes": num_episodes, "seed": seed})
     evaluator, policy = build_evaluator(chosen.config.model_copy(update={"evaluation": evaluation}), make_one)
     try:
