@@ -1,0 +1,439 @@
+"""What the hub decides, without a network; `now` is whatever the test says."""
+
+import pytest
+
+from parl_mq.errors import EXIT_CONFIG, EXIT_TEMPORARY, WireError
+from parl_mq.services.hub_state import HubState
+from parl_mq.services.run_memory import RunMemory
+from parl_mq.spec import TableSpec, WeightsVersion
+from parl_mq.wire.messages import (
+    EpisodesFinished,
+    EvaluationFinished,
+    Goodbye,
+    Heartbeat,
+    HeartbeatSeen,
+    HelloRefused,
+    OpenTable,
+    RunProgress,
+    RunState,
+    SayHello,
+    Stop,
+    StopRequest,
+    TableOpened,
+    TableRefused,
+    Welcome,
+)
+from tests.services.builders import SPEC, hello, small_config, spec_offer
+
+OTHER_SPEC = TableSpec.of({"obs": ((5,), "float32"), "action": ((), "int64")})
+
+
+def hub_state(*overrides, before=None, started_at=0.0):
+    return HubState(
+        small_config(*overrides),
+        run_id="run",
+        weights_endpoint="ipc:///weights",
+        started_at=started_at,
+        before=before or RunMemory(),
+    )
+
+
+def join(state, role, name=None, now=0.0, **fields):
+    """A node joins under its own name as routing id; returns that."""
+    message = hello(role, name, **fields)
+    peer = message.name.encode()
+    state.handle(peer, message, now)
+    return peer
+
+
+def beat(state, peer, now=0.0, *, condition="stepping", **counters):
+    return state.handle(peer, Heartbeat(sequence=0, progress=0, state=condition, counters=counters), now)
+
+
+def evaluated(state, returns, *, version=(1, 1), updates=10, now=0.0):
+    report = EvaluationFinished(
+        version=version, updates=updates, returns=returns, lengths=[1] * len(returns), duration_s=0.1
+    )
+    return state.handle(b"evaluator-0", report, now)
+
+
+def of_kind(outgoing, kind):
+    return [(peer, message) for peer, message in outgoing if isinstance(message, kind)]
+
+
+def stopped(outgoing):
+    return {peer for peer, _ in of_kind(outgoing, Stop)}
+
+
+@pytest.fixture
+def crew():
+    """A run in which every node has joined."""
+    state = hub_state()
+    for role in ("supervisor", "replay", "learner", "actor", "evaluator"):
+        join(state, role)
+    return state
+
+
+# Joining
+
+
+def test_welcome_brings_the_config_without_what_is_local():
+    (_, welcome), (_, run_state) = hub_state("node.device=cpu").handle(b"a", hello("actor"), 0.0)
+    assert isinstance(welcome, Welcome)
+    assert "node" not in welcome.config
+    assert welcome.config["algorithm"]["batch_size"] == 8
+    assert (welcome.run_id, welcome.weights_endpoint, welcome.incarnation) == ("run", "ipc:///weights", 1)
+    assert run_state == RunState(columns=None, spaces={}, digest=None, replay_endpoints=[])
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"), [({"protocol": 99}, "protocol 99"), ({"run_id": "another"}, "run another")]
+)
+def test_a_node_of_another_version_or_run_is_refused(fields, reason):
+    [(_, refused)] = hub_state().handle(b"a", hello("actor", **fields), 0.0)
+    assert isinstance(refused, HelloRefused)
+    assert reason in refused.reason
+    assert refused.exit_code == EXIT_CONFIG
+
+
+def test_index_is_the_number_in_the_name_where_it_is_free():
+    state = hub_state()
+    indices = [
+        state.handle(name.encode(), hello("actor", name), 0.0)[0][1].index
+        for name in ("actor-2", "actor-0", "box.2", "box", "actor-99999")
+    ]
+    assert indices == [2, 0, 1, 3, 4]
+
+
+def test_indices_count_for_each_role_alone():
+    state = hub_state()
+    assert [state.handle(role.encode(), hello(role), 0.0)[0][1].index for role in ("actor", "learner")] == [0, 0]
+
+
+def test_a_reconnected_node_keeps_its_index_and_is_known_by_its_new_route():
+    state = hub_state()
+    join(state, "actor", "actor-5")
+    (peer, welcome), *_ = state.handle(b"new", hello("actor", "actor-5"), 1.0)
+    assert (peer, welcome.index) == (b"new", 5)
+    assert [type(message) for _, message in beat(state, b"new")] == [HeartbeatSeen]
+    assert beat(state, b"actor-5") == [(b"actor-5", SayHello())]
+
+
+def test_a_newer_process_takes_over_the_name_and_its_totals_are_added():
+    state = hub_state()
+    old = join(state, "actor", epoch=1)
+    beat(state, old, env_steps_total=10)
+    state.handle(b"new", hello("actor", epoch=2), 1.0)
+    beat(state, b"new", env_steps_total=3)
+    assert state.figures()["env_steps_total"] == 13
+
+
+def test_an_older_process_of_a_known_name_is_refused():
+    state = hub_state()
+    join(state, "actor", epoch=2)
+    [(_, refused)] = state.handle(b"old", hello("actor", epoch=1), 1.0)
+    assert (type(refused), refused.exit_code) == (HelloRefused, EXIT_TEMPORARY)
+
+
+def test_a_name_belongs_to_one_role():
+    state = hub_state()
+    join(state, "actor", "one")
+    [(_, refused)] = state.handle(b"x", hello("learner", "one", epoch=2), 1.0)
+    assert "joined as actor" in refused.reason
+
+
+def test_each_learner_process_gets_the_next_generation_and_a_reconnect_none():
+    state = hub_state(before=RunMemory(generation=4))
+    generations = [
+        state.handle(b"%d" % number, hello("learner", epoch=epoch), 0.0)[0][1].generation
+        for number, epoch in enumerate((1, 1, 2))
+    ]
+    assert generations == [5, 5, 6]
+
+
+def test_a_stranger_is_asked_to_say_hello_and_changes_nothing():
+    state = hub_state()
+    request = StopRequest(reason="because")
+    assert state.handle(b"stranger", request, 0.0) == [(b"stranger", SayHello())]
+    assert state.phase == "starting"
+
+
+@pytest.mark.parametrize(
+    ("role", "message"),
+    [
+        ("actor", StopRequest(reason="because")),
+        ("actor", TableOpened(table="main", num_bytes=1, num_rows=1)),
+        ("learner", EpisodesFinished(returns=[1.0], lengths=[1], env_steps=1)),
+        ("actor", EvaluationFinished(version=(1, 1), updates=1, returns=[9.0], lengths=[1], duration_s=0)),
+        ("learner", TableRefused(table="main", reason="no room")),
+    ],
+)
+def test_a_role_sends_only_its_own_messages(role, message):
+    state = hub_state()
+    peer = join(state, role)
+    with pytest.raises(WireError, match=f"joined as {role}"):
+        state.handle(peer, message, 0.0)
+    assert (state.phase, state.error, state.evaluations) == ("starting", None, [])
+
+
+# What is settled
+
+
+def test_the_first_spec_settles_the_table_and_every_replay_node_opens_it():
+    state = hub_state()
+    replay, actor = join(state, "replay"), join(state, "actor")
+    outgoing = state.handle(actor, spec_offer(), 0.0)
+    assert [peer for peer, _ in of_kind(outgoing, OpenTable)] == [replay]
+    assert {peer for peer, message in of_kind(outgoing, RunState) if message.digest == SPEC.digest} == {replay, actor}
+
+
+def test_a_replay_node_that_joins_later_opens_the_table_at_once():
+    state = hub_state()
+    state.handle(join(state, "actor"), spec_offer(), 0.0)
+    outgoing = state.handle(b"r", hello("replay"), 1.0)
+    assert [message.digest for _, message in of_kind(outgoing, OpenTable)] == [SPEC.digest]
+
+
+def test_the_same_spec_again_changes_nothing():
+    state = hub_state()
+    actor = join(state, "actor")
+    state.handle(actor, spec_offer(), 0.0)
+    assert state.handle(actor, spec_offer(), 0.0) == []
+
+
+def test_a_node_with_other_columns_is_refused_by_their_names():
+    state = hub_state()
+    state.handle(join(state, "actor"), spec_offer(), 0.0)
+    other = join(state, "actor", "actor-1")
+    [(peer, refused)] = state.handle(other, spec_offer(OTHER_SPEC), 0.0)
+    assert (peer, refused.exit_code) == (other, EXIT_CONFIG)
+    assert "columns obs differ" in refused.reason
+
+
+@pytest.mark.parametrize(
+    "fields", [{"digest": "0" * 64}, {"columns": [("obs", [4], "object")]}, {"columns": [("obs", [4], "float32")]}]
+)
+def test_a_spec_that_contradicts_itself_is_not_taken(fields):
+    state = hub_state()
+    actor = join(state, "actor")
+    with pytest.raises(WireError, match="actor-0 offers columns"):
+        state.handle(actor, spec_offer().model_copy(update=fields), 0.0)
+    assert of_kind(state.handle(actor, spec_offer(), 0.0), RunState)
+
+
+def test_replay_endpoints_are_told_once_tables_are_open_by_index():
+    state = hub_state()
+    state.handle(join(state, "actor"), spec_offer(), 0.0)
+    for index in (1, 0):
+        peer = join(state, "replay", f"replay-{index}", data_endpoint=f"ipc:///{index}")
+        outgoing = state.handle(peer, TableOpened(table="main", num_bytes=1, num_rows=1), 0.0)
+    assert {tuple(message.replay_endpoints) for _, message in outgoing} == {("ipc:///0", "ipc:///1")}
+
+
+def test_a_refused_table_ends_the_run_with_its_reason(crew):
+    outgoing = crew.handle(b"replay-0", TableRefused(table="main", reason="9 GiB needed"), 0.0)
+    assert crew.error == ("replay-0 cannot open the table: 9 GiB needed", EXIT_CONFIG)
+    assert stopped(outgoing) == {b"actor-0", b"evaluator-0"}
+
+
+# Figures
+
+
+def test_totals_are_summed_over_nodes_and_gauges_taken_from_the_first_learner_and_replay():
+    state = hub_state()
+    for name in ("actor-0", "actor-1"):
+        beat(state, join(state, "actor", name), env_steps_total=5, weights_version=9)
+    beat(state, join(state, "learner"), condition="updating", loss=0.5, updates_total=3)
+    figures = state.figures()
+    assert (figures["env_steps_total"], figures["loss"], figures["updates_total"]) == (10, 0.5, 3)
+    assert "weights_version" not in figures
+
+
+def test_rates_are_those_of_the_last_seconds():
+    state = hub_state()
+    actor = join(state, "actor")
+    for second in range(20):
+        beat(state, actor, env_steps_total=100 * second)
+        state.tick(float(second))
+    beat(state, actor, env_steps_total=1900 + 1000)
+    state.tick(20.0)
+    assert state.figures()["env_steps_per_s"] == pytest.approx((2900 - 1500) / 5)
+
+
+def test_train_return_is_absent_until_an_episode_ends():
+    state = hub_state()
+    actor = join(state, "actor")
+    assert "train_return" not in state.figures()
+    state.handle(actor, EpisodesFinished(returns=[1.0, 3.0], lengths=[1, 1], env_steps=2), 0.0)
+    assert (state.figures()["train_return"], state.figures()["episodes_total"]) == (2.0, 2)
+
+
+def test_progress_goes_to_supervisors_alone(crew):
+    assert [peer for peer, message in crew.tick(0.0) if isinstance(message, RunProgress)] == [b"supervisor-0"]
+
+
+def test_phases_follow_the_first_step_and_the_first_update(crew):
+    phases = [crew.phase]
+    beat(crew, b"actor-0", 7.0, env_steps_total=1)
+    phases.append(crew.phase)
+    beat(crew, b"learner-0", condition="updating", updates_total=1)
+    phases.append(crew.phase)
+    assert phases == ["starting", "filling", "training"]
+    assert crew.first_step_s == 7.0
+
+
+def test_a_resumed_run_goes_on_counting():
+    before = RunMemory(
+        incarnation=2, totals={"env_steps_total": 50.0}, updates=7, num_episodes=3, num_evaluations=1, wall_s=100.0
+    )
+    state = hub_state(before=before, started_at=10.0)
+    actor = join(state, "actor")
+    beat(state, actor, env_steps_total=5)
+    memory = state.memory(now=12.0)
+    assert memory.totals["env_steps_total"] == 55
+    assert (memory.incarnation, memory.updates, memory.num_episodes, memory.wall_s) == (3, 7, 3, 102.0)
+
+
+# Evaluations
+
+
+def test_the_first_evaluation_at_the_target_ends_the_run_without_another(crew):
+    evaluated(crew, [100.0, 500.0], now=5.0)
+    assert (crew.phase, crew.time_to_target_s) == ("starting", None)
+    outgoing = evaluated(crew, [475.0, 475.0], now=6.0)
+    assert crew.time_to_target_s == 6.0
+    assert stopped(outgoing) == {b"actor-0"}
+    crew.handle(b"actor-0", Goodbye(), 6.1)
+    assert stopped(crew.handle(b"learner-0", Goodbye(), 6.2)) == {b"evaluator-0"}
+
+
+def test_a_run_may_go_on_after_its_target():
+    state = hub_state("stop.at_target=false")
+    join(state, "evaluator")
+    evaluated(state, [500.0], now=5.0)
+    evaluated(state, [500.0], now=9.0)
+    assert (state.phase, state.time_to_target_s) == ("starting", 5.0)
+
+
+def test_the_best_of_equal_evaluations_is_the_last(crew):
+    for mean in (1.0, 3.0, 2.0, 3.0):
+        evaluated(crew, [mean])
+    assert [evaluation.is_best for evaluation in crew.evaluations] == [True, True, False, True]
+    assert (crew.eval_return, crew.best_eval_return) == (3.0, 3.0)
+
+
+def test_a_resumed_run_has_a_best_to_beat():
+    state = hub_state(before=RunMemory(best_eval_return=5.0, eval_return=4.0, num_evaluations=2))
+    join(state, "evaluator")
+    evaluated(state, [4.5])
+    assert not state.evaluations[0].is_best
+    assert (state.best_eval_return, state.num_evaluations) == (5.0, 3)
+
+
+# The end
+
+
+def test_an_end_in_order_goes_role_by_role_as_each_says_goodbye(crew):
+    crew.note_weights(WeightsVersion(1, 7))
+    steps = [stopped(crew.stop("enough", 0.0))]
+    steps.append(stopped(crew.handle(b"actor-0", Goodbye(), 1.0)))
+    assert stopped(crew.handle(b"learner-0", Goodbye(), 2.0)) == set()
+    assert crew.awaits_final_evaluation
+    steps.append(stopped(evaluated(crew, [1.0], version=(1, 7), now=3.0)))
+    steps.append(stopped(crew.handle(b"evaluator-0", Goodbye(), 4.0)))
+    assert steps == [{b"actor-0"}, {b"learner-0"}, {b"evaluator-0"}, {b"replay-0"}]
+    [(peer, progress)] = crew.handle(b"replay-0", Goodbye(), 5.0)
+    assert (peer, progress.phase) == (b"supervisor-0", "done")
+    assert (crew.stop_reason, crew.was_interrupted) == ("enough", False)
+
+
+def test_the_final_evaluation_is_over_only_with_the_last_weights(crew):
+    crew.note_weights(WeightsVersion(1, 7))
+    crew.stop("enough", 0.0)
+    for peer in (b"actor-0", b"learner-0"):
+        crew.handle(peer, Goodbye(), 1.0)
+    assert stopped(evaluated(crew, [1.0], version=(1, 6), now=2.0)) == set()
+    assert stopped(evaluated(crew, [1.0], version=(1, 7), now=3.0)) == {b"evaluator-0"}
+
+
+@pytest.mark.parametrize("missing", ["evaluator", "weights"])
+def test_without_evaluator_or_weights_there_is_no_final_evaluation(missing):
+    state = hub_state()
+    for role in ("replay", "learner") if missing == "evaluator" else ("replay", "learner", "evaluator"):
+        join(state, role)
+    if missing != "weights":
+        state.note_weights(WeightsVersion(1, 7))
+    state.stop("enough", 0.0)
+    next_role = b"replay-0" if missing == "evaluator" else b"evaluator-0"
+    assert stopped(state.handle(b"learner-0", Goodbye(), 1.0)) == {next_role}
+
+
+def test_a_lost_goodbye_costs_no_more_than_the_deadline(crew):
+    crew.stop("enough", 0.0)
+    assert stopped(crew.tick(4.9)) == set()
+    assert stopped(crew.tick(5.0)) == {b"learner-0"}
+
+
+def test_an_interruption_is_over_within_7_s_even_if_nobody_answers(crew):
+    outgoing = crew.stop("Ctrl-C", 0.0, interrupted=True)
+    assert stopped(outgoing) == {b"actor-0", b"evaluator-0"}
+    seen = [(now, stopped(crew.tick(now))) for now in (2.4, 2.5, 4.9, 5.0, 6.9)]
+    assert seen == [(2.4, set()), (2.5, {b"learner-0"}), (4.9, set()), (5.0, {b"replay-0"}), (6.9, set())]
+    crew.tick(7.0)
+    assert crew.phase == "done"
+
+
+def test_an_interruption_hurries_an_end_that_is_under_way(crew):
+    crew.note_weights(WeightsVersion(1, 7))
+    crew.stop("enough", 0.0)
+    outgoing = crew.handle(b"supervisor-0", StopRequest(reason="Ctrl-C", interrupted=True), 1.0)
+    assert stopped(outgoing) == {b"actor-0", b"evaluator-0"}
+    assert crew.was_interrupted
+    assert crew.stop("again", 2.0, interrupted=True) == []
+    for now in (3.5, 6.0, 8.0):
+        crew.tick(now)
+    assert (crew.phase, crew.awaits_final_evaluation) == ("done", False)
+
+
+def test_nobody_waits_for_nodes_that_are_lost(crew):
+    request = StopRequest(
+        reason="learner-0 ended by signal SIGKILL", error_code=70, interrupted=True, lost=["learner-0"]
+    )
+    crew.handle(b"supervisor-0", request, 0.0)
+    assert crew.error == ("learner-0 ended by signal SIGKILL", 70)
+    crew.handle(b"actor-0", Goodbye(), 0.1)
+    assert stopped(crew.handle(b"evaluator-0", Goodbye(), 0.2)) == {b"replay-0"}
+
+
+def test_the_first_error_is_kept(crew):
+    crew.fail("the cause", 70, 0.0)
+    crew.fail("a consequence", 78, 1.0)
+    assert crew.error == ("the cause", 70)
+
+
+def test_a_node_that_failed_is_gone_and_the_run_goes_on(crew):
+    crew.handle(b"actor-0", Goodbye(error="joint 7 broke", counters={"env_steps_total": 5}), 1.0)
+    assert (crew.phase, crew.error) == ("starting", None)
+    crew.stop("enough", 2.0)
+    assert stopped(crew.tick(2.1)) == set()
+    assert crew.figures()["env_steps_total"] == 5
+
+
+@pytest.mark.parametrize(
+    ("setting", "reason"), [("stop.max_steps=100", "100 environment steps"), ("stop.max_seconds=30", "30 s are over")]
+)
+def test_limits_end_the_run(setting, reason):
+    state = hub_state(setting)
+    actor = join(state, "actor")
+    beat(state, actor, env_steps_total=99)
+    state.tick(29.9)
+    assert state.phase == "filling"
+    beat(state, actor, 30.0, env_steps_total=100)
+    state.tick(30.0)
+    assert state.phase == "stopping"
+    assert reason in state.stop_reason
+
+
+def test_a_node_that_joins_while_the_run_ends_is_told_to_stop(crew):
+    crew.stop("enough", 0.0)
+    assert stopped(crew.handle(b"late", hello("actor", "actor-9"), 1.0)) == {b"late"}
