@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from parl_mq.bench.workloads import Steps, Workload
 from parl_mq.fragments import FragmentBatch
-from parl_mq.replay.buffer import Replay
+from parl_mq.replay.buffer import Replay, ReplayStats
 from parl_mq.replay.table import Table, TableSettings
 from parl_mq.spec import TableSpec
 
@@ -111,6 +111,10 @@ class OwnReplay:
 
         return call
 
+    def stats(self) -> ReplayStats:
+        """What is in it, and what happened so far."""
+        return self._replay.stats()
+
     def close(self) -> None:
         """See ReplayUser."""
         self._replay.close()
@@ -149,6 +153,10 @@ class OwnSingles:
     def update(self, batch: Any, magnitudes: npt.NDArray[np.float64]) -> Call:
         """See ReplayUser."""
         return lambda: self._replay.update_priorities(batch.key, magnitudes)
+
+    def stats(self) -> ReplayStats:
+        """What is in it, and what happened so far."""
+        return self._replay.stats()
 
     def close(self) -> None:
         """See ReplayUser."""

@@ -59,6 +59,12 @@ class BenchReport:
         """One line of JSON, the last that `parl-mq bench --json` prints."""
         return json.dumps(asdict(self))
 
+    @classmethod
+    def from_json(cls, line: str) -> BenchReport:
+        """The report of which `to_json` made this line."""
+        read = json.loads(line)
+        return cls(read["bench"], read["machine"], tuple(Result(**result) for result in read["results"]))
+
     def rows(self) -> list[tuple[str, ...]]:
         """The results as text for a table: measure, system, params, median, min, max, unit."""
         return [
