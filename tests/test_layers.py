@@ -40,8 +40,8 @@ HOMES: Final = {
     "safetensors": {"model", "learn"},
     "uvloop": {"services", "api"},
     "typer": {"cli"},
-    "rich": {"cli", "observe"},
-    "matplotlib": {"observe"},
+    "rich": {"bench", "cli", "observe"},
+    "matplotlib": {"bench", "observe"},
     "PIL": {"observe"},
     "imageio_ffmpeg": {"observe"},
 }

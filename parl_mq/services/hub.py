@@ -21,7 +21,7 @@ from parl_mq.services.backlog import Backlog
 from parl_mq.services.complaints import Complaints
 from parl_mq.services.hub_state import Evaluation, HubState, Outgoing
 from parl_mq.services.run_directory import RunDirectory
-from parl_mq.services.runtime import NodeOptions, StopSignal
+from parl_mq.services.runtime import SUPERVISOR_GONE, NodeOptions, StopSignal
 from parl_mq.services.weights_store import WeightsStore
 from parl_mq.spec import WeightsVersion
 from parl_mq.wire.codec import Decoder, encode
@@ -209,7 +209,7 @@ async def serve(options: NodeOptions, hub: HubOptions, stop: StopSignal) -> int:
         return await Hub(network, options.hub, hub, stop).run()
     finally:
         network.close()
-        if options.lifeline_fd is not None:  # the supervisor made the folder of the sockets, and may be gone
+        if stop.is_set() and stop.reason == SUPERVISOR_GONE:  # it made the folder of the sockets, and cannot remove it
             shutil.rmtree(Path(options.hub.removeprefix("ipc://")).parent, ignore_errors=True)
 
 

@@ -22,6 +22,7 @@ T = TypeVar("T")
 
 SWITCH_INTERVAL_S: Final = 0.0005
 """With the interpreter's own 5 ms a loop beside a stepping environment wakes tens of milliseconds late."""
+SUPERVISOR_GONE: Final = "the supervisor is gone"
 LIFELINE_GRACE_S: Final = 4.0
 """Time that a node gets for an orderly stop after its supervisor died, before it ends itself."""
 
@@ -127,7 +128,7 @@ async def _supervised(options: NodeOptions, service: Callable[[StopSignal], Coro
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set, f"signal {number.name}")
     if options.lifeline_fd is not None:
-        watch_lifeline(options.lifeline_fd, lambda: _tell(loop, stop, "the supervisor is gone"))
+        watch_lifeline(options.lifeline_fd, lambda: _tell(loop, stop, SUPERVISOR_GONE))
     code = await service(stop)
     return EXIT_INTERRUPTED if code == EXIT_OK and stop.reason == f"signal {signal.SIGINT.name}" else code
 

@@ -170,4 +170,4 @@ def test_no_mix_of_speeds_deadlocks_or_leaves_the_band(
         assert idle_turns < 5, limiter.waiting(num_live)
         if limiter.num_drawn:
             assert abs(limiter.num_inserted * ratio - limiter.num_drawn) <= band
-    assert limiter.num_drawn > 0
+    assert limiter.num_drawn > 0 or num_live < min_live  # slow actors alone may take longer than this to begin
