@@ -49,6 +49,7 @@ def write_systems(report: BenchReport, path: Path) -> Path:
             result.unit == "ns/item"
             and result.params.get("batch") == 256
             and result.params.get("leaves") in (None, 2**20)
+            and "threads" not in result.params
         ):
             groups.setdefault((result.measure, result.params.get("rows")), []).append(result)
     figure, panels = _panels(1, max(1, len(groups)))
@@ -88,7 +89,7 @@ def _draw_systems(axes: Axes, results: Sequence[Result], title: str) -> None:
 
 
 def _label(result: Result) -> str:
-    told = [str(result.params[name]) for name in ("kernel", "threads") if name in result.params]
+    told = [str(result.params[name]) for name in ("kernel",) if name in result.params]
     if result.params.get("draws") == "uniform":
         told.append("uniform")
     return " ".join([result.system, *told])
