@@ -244,7 +244,7 @@ class ReplayDesk:
             case Arrival.NEW:
                 pass
         try:
-            fragments = fragment_batch_of(arrays, self._spec)
+            fragments = fragment_batch_of(arrays, self._spec, must_be_finite=True)
             self._table.insert(fragments)
         except (WireError, ValueError) as error:
             self.num_refused += 1
@@ -255,8 +255,8 @@ class ReplayDesk:
         self._limiter.note_inserted(fragments.num_live)
 
     def _hold(self, peer: PeerId, request: SampleRequest) -> None:
-        if request.batch_size > self._config.algorithm.batch_size * 64:
-            reason = f"a batch of {request.batch_size} rows is over this run's limit"
+        if request.batch_size > self._config.error_band:
+            reason = f"{request.batch_size} rows are more than replay.error_band = {self._config.error_band:g} releases"
             self._reply(peer, SampleRefused(request_id=request.request_id, reason=reason))
             return
         if sum(held.peer == peer for held in self._held) >= MAX_HELD:

@@ -1,0 +1,352 @@
+"""What a replay node decides: real tables and limiters, no network, time as the test says."""
+
+import logging
+
+import numpy as np
+import pytest
+
+from parl_mq.errors import EXIT_CONFIG, EXIT_TEMPORARY, WireError
+from parl_mq.replay.table import Table
+from parl_mq.services.replay_desk import MAX_HELD, ReplayDesk
+from parl_mq.services.tables import limiter, table_settings
+from parl_mq.wire.fragments import arrays_of
+from parl_mq.wire.messages import (
+    Attached,
+    AttachRefused,
+    Credit,
+    FromReplay,
+    InsertFragments,
+    InsertRefused,
+    SampleRefused,
+    SampleReply,
+    SampleRequest,
+    SampleWaiting,
+    SayHello,
+    UpdatePriorities,
+    UpdateRefused,
+)
+from tests.services.builders import SPEC, attach, decoded, fragments, small_config
+
+ACTOR, LEARNER = b"actor", b"learner"
+BAND = 32.0  # rows: twice the two batches of 8 that the learner has outstanding
+SHARE = 8  # rows of credit beyond what is stored: half the band at 2 draws a row
+
+
+class Desk:
+    """A desk with an actor and a learner at it, whose replies are read."""
+
+    def __init__(self, *overrides):
+        self.config = small_config(*overrides)
+        assert self.config.error_band == BAND or overrides
+        self.table = Table(table_settings(self.config), SPEC, directory=None, rng=np.random.default_rng(1))
+        self.desk = ReplayDesk(self.table, limiter(self.config), SPEC, self.config, "run")
+        self.sequence = 0
+
+    def say(self, peer, message, arrays=None, now=0.0):
+        self.desk.handle(peer, message, arrays or {})
+        return self.due(now)
+
+    def due(self, now=0.0):
+        return [(peer, message) for peer, message, _ in decoded(self.desk.due(now), FromReplay)]
+
+    def insert(self, num_live, *, peer=ACTOR, sequence=None, **changed):
+        """The actor sends one fragment; returns what the desk says then."""
+        arrays = {**arrays_of(fragments(num_live)), **changed}
+        if sequence is None:
+            sequence, self.sequence = self.sequence, self.sequence + 1
+        return self.say(peer, InsertFragments(sequence=sequence, table="main"), arrays)
+
+    def fill(self, num_rows=10):
+        """The actor sends so many rows, four in a message."""
+        for start in range(0, num_rows, 4):
+            self.insert(min(4, num_rows - start))
+
+    def ask(self, number=0, batch_size=8, *, peer=LEARNER, arrays=None, now=0.0):
+        request = SampleRequest(request_id=number, table="main", batch_size=batch_size)
+        return self.say(peer, request, arrays, now)
+
+
+@pytest.fixture
+def desk():
+    made = Desk()
+    made.say(ACTOR, attach("actor"))
+    made.say(LEARNER, attach("learner"))
+    return made
+
+
+def answers(outgoing, kind):
+    return [message for _, message in outgoing if isinstance(message, kind)]
+
+
+# Attaching
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"protocol": 99}, "protocol 99"),
+        ({"run_id": "another"}, "run another"),
+        ({"digest": "0" * 64}, "other columns"),
+        ({"table": "second"}, "table 'second'"),
+        ({"role": "evaluator"}, "joined as evaluator"),
+    ],
+)
+def test_a_client_that_does_not_fit_is_refused_with_the_reason(fields, reason):
+    [(peer, refused)] = Desk().say(ACTOR, attach(**{"role": "actor", **fields}))
+    assert (peer, type(refused), refused.exit_code) == (ACTOR, AttachRefused, EXIT_CONFIG)
+    assert reason in refused.reason
+
+
+def test_an_attached_actor_has_credit_and_nothing_stored():
+    desk = Desk()
+    attached = answers(desk.say(ACTOR, attach()), Attached)
+    assert [(each.last_sequence, each.counted_rows, each.credit_rows) for each in attached] == [(None, 0, SHARE)]
+    assert attached[0].ring_id == desk.table.ring_id
+
+
+def test_an_attached_learner_needs_no_credit():
+    [(_, attached)] = Desk().say(LEARNER, attach("learner"))
+    assert (attached.last_sequence, attached.credit_rows) == (None, 0)
+
+
+def test_a_stranger_is_asked_to_attach_once_however_much_it_sends():
+    desk = Desk()
+    assert desk.insert(4, peer=b"stranger") == [(b"stranger", SayHello())]
+    assert desk.insert(4, peer=b"stranger") == []
+    assert desk.table.num_live == 0
+
+
+def test_an_older_process_of_a_name_is_refused_while_the_newer_one_is_attached():
+    desk = Desk()
+    desk.say(b"new", attach(epoch=2))
+    [(_, refused), *_] = desk.say(b"old", attach(epoch=1))
+    assert (type(refused), refused.exit_code) == (AttachRefused, EXIT_TEMPORARY)
+    assert answers(desk.insert(4, peer=b"new"), Credit)
+
+
+def test_a_newer_process_begins_a_new_account_and_the_old_one_must_attach(desk):
+    desk.fill(8)
+    attached = answers(desk.say(b"new", attach(epoch=2)), Attached)
+    assert [(each.last_sequence, each.counted_rows) for each in attached] == [(None, 0)]
+    assert desk.insert(4, peer=ACTOR, sequence=2) == [(ACTOR, SayHello())]
+
+
+def test_a_reconnected_actor_learns_what_was_stored(desk):
+    desk.fill(8)
+    [attached] = answers(desk.say(b"again", attach()), Attached)
+    assert (attached.last_sequence, attached.counted_rows) == (1, 8)
+    assert attached.counted_bytes == 2 * fragments(4).num_bytes
+
+
+@pytest.mark.parametrize(
+    ("peer", "message"),
+    [
+        (LEARNER, InsertFragments(sequence=0, table="main")),
+        (ACTOR, SampleRequest(request_id=0, table="main", batch_size=8)),
+        (ACTOR, UpdatePriorities(table="main")),
+    ],
+)
+def test_a_role_sends_only_its_own_messages(desk, peer, message):
+    with pytest.raises(WireError, match=r"may not send"):
+        desk.say(peer, message)
+
+
+def test_a_message_about_another_table_is_not_taken(desk):
+    with pytest.raises(WireError, match="'second'"):
+        desk.say(LEARNER, SampleRequest(request_id=0, table="second", batch_size=8))
+
+
+# Inserts
+
+
+def test_an_insert_is_acknowledged_when_its_rows_can_be_drawn(desk):
+    [(peer, credit)] = desk.insert(4)
+    assert (peer, credit.last_sequence, desk.table.num_live) == (ACTOR, 0, 4)
+
+
+def test_a_repeated_message_is_acknowledged_again_and_stored_once(desk):
+    desk.insert(4, sequence=7)
+    [(_, credit)] = desk.insert(4, sequence=7)
+    assert (credit.last_sequence, desk.table.num_live) == (7, 4)
+
+
+def test_after_a_gap_the_sender_attaches_once_and_sends_again(desk):
+    desk.insert(4, sequence=0)
+    [hello, *_] = [message for _, message in desk.insert(4, sequence=2)]
+    assert hello == SayHello()
+    assert desk.insert(4, sequence=3) == []
+    [attached] = answers(desk.say(ACTOR, attach()), Attached)
+    assert attached.last_sequence == 0
+    assert [answers(desk.insert(4, sequence=number), Credit)[0].last_sequence for number in (1, 2, 3)] == [1, 2, 3]
+    assert desk.table.num_live == 16
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"obs": np.zeros((5, 4), np.float64)}, "field obs: got float64"),
+        ({"obs": np.zeros((5, 3), np.float32)}, "field obs"),
+        ({"reward": np.full(5, np.nan, np.float32)}, "field reward: nan at row 0"),
+        ({"fragment.lengths": np.array([9], np.int32)}, "fragment.lengths"),
+    ],
+)
+def test_a_refused_insert_tells_its_sender_stores_nothing_and_leaves_the_next_one_alone(desk, changed, reason):
+    [refused] = answers(desk.insert(4, **changed), InsertRefused)
+    assert refused.sequence == 0
+    assert reason in refused.reason
+    assert (desk.table.num_live, desk.desk.num_refused) == (0, 1)
+    assert answers(desk.insert(4), Credit)[0].last_sequence == 1
+
+
+# Credit
+
+
+def test_credit_is_what_is_stored_and_a_share_until_enough_rows_are_there(desk):
+    credits = [answers(desk.insert(4), Credit)[0] for _ in range(6)]
+    assert [credit.credit_rows for credit in credits] == [12, 16, 20, 24, 24, 24]
+    assert [credit.waiting_for is None for credit in credits] == [*[True] * 5, False]
+
+
+def test_an_actor_without_credit_hears_why_and_gets_more_when_rows_are_drawn(desk):
+    desk.fill(24)
+    [credit] = answers(desk.insert(4, sequence=desk.sequence - 1), Credit)
+    assert "actors wait for the learner" in credit.waiting_for
+    told = [message for number in range(4) for message in answers(desk.ask(number), Credit)]
+    assert told[-1].credit_rows > credit.credit_rows
+    assert told[-1].waiting_for is None
+
+
+def test_nothing_new_means_no_message(desk):
+    desk.insert(4)
+    assert desk.due() == []
+
+
+def test_actors_share_the_credit_and_none_gets_less_than_its_largest_message(caplog):
+    desk = Desk("actor.num_actors=4")
+    assert desk.config.error_band == 2 * 4 * 4 * 2
+    shares = [answers(desk.say(b"%d" % index, attach(name=f"actor-{index}")), Attached)[0] for index in range(4)]
+    assert [attached.credit_rows for attached in shares] == [4, 4, 4, 4]
+    assert caplog.records == []
+
+
+def test_more_actors_than_the_band_has_room_for_are_warned_of(caplog):
+    desk = Desk()
+    for index in range(3):
+        desk.say(b"%d" % index, attach(name=f"actor-{index}"))
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert "3 actors" in caplog.text
+
+
+# Draws
+
+
+def test_a_request_is_held_until_enough_rows_are_there(desk):
+    assert answers(desk.ask(5), SampleReply) == []
+    desk.fill(8)
+    replies = desk.insert(4)
+    assert [(peer, message.request_id) for peer, message in replies if isinstance(message, SampleReply)] == [
+        (LEARNER, 5)
+    ]
+
+
+def test_a_reply_brings_rows_that_were_inserted(desk):
+    desk.fill(12)
+    desk.desk.handle(LEARNER, SampleRequest(request_id=0, table="main", batch_size=8), {})
+    [(_, reply, arrays)] = [each for each in decoded(desk.desk.due(0.0), FromReplay) if each[0] == LEARNER]
+    assert (reply.num_live, len(arrays["keys"])) == (12, 8)
+    np.testing.assert_array_equal(arrays["reward"], arrays["obs"][:, 0])
+    np.testing.assert_array_equal(arrays["next_obs"], arrays["obs"] + 1)
+
+
+def test_draws_stop_where_the_band_ends(desk):
+    desk.fill(12)
+    replies = [reply for number in range(9) for reply in answers(desk.ask(number), SampleReply)]
+    assert [reply.request_id for reply in replies] == [0, 1, 2, 3]
+    assert replies[-1].num_drawn == BAND
+
+
+def test_rows_and_draws_end_up_in_the_ratio_that_was_set(desk):
+    desk.fill(12)
+    number = drawn = 0
+    for _ in range(200):
+        drawn += 8 * len(answers(desk.ask(number), SampleReply))
+        number += 1
+        desk.insert(4)
+        drawn += 8 * len(answers(desk.due(), SampleReply))
+    counters = desk.desk.counters()
+    assert counters["drawn_rows_total"] == drawn
+    assert counters["samples_per_insert"] == pytest.approx(2.0, rel=BAND / drawn)
+
+
+def test_whoever_waits_hears_why_at_most_once_a_second(desk):
+    reasons = {now: answers(desk.ask(index, now=now), SampleWaiting) for index, now in enumerate((5.0, 5.5, 6.0))}
+    assert [len(told) for told in reasons.values()] == [1, 0, 1]
+    assert reasons[5.0][0].reason == "replay 0/10 rows"
+    assert desk.desk.waiting_for == "replay 0/10 rows"
+
+
+def test_a_batch_that_can_never_be_due_is_refused(desk):
+    [refused] = answers(desk.ask(3, batch_size=int(BAND) + 1), SampleRefused)
+    assert (refused.request_id, "error_band" in refused.reason) == (3, True)
+
+
+def test_no_learner_holds_more_requests_than_the_limit(desk):
+    for number in range(MAX_HELD):
+        desk.ask(number)
+    with pytest.raises(WireError, match="requests outstanding"):
+        desk.ask(MAX_HELD)
+
+
+def test_requests_of_a_learner_that_is_gone_are_not_drawn(desk):
+    desk.ask(0)
+    desk.desk.forget(LEARNER)
+    desk.fill(12)
+    assert desk.desk.counters()["drawn_rows_total"] == 0
+
+
+def test_a_learner_that_attaches_again_asks_again_and_is_answered_once(desk):
+    desk.ask(0)
+    desk.say(b"again", attach("learner"))
+    desk.ask(0, peer=b"again")
+    desk.fill(8)
+    replies = desk.insert(4)
+    assert [peer for peer, message in replies if isinstance(message, SampleReply)] == [b"again"]
+
+
+# Priorities
+
+
+def drawn_keys(desk):
+    desk.desk.handle(LEARNER, SampleRequest(request_id=0, table="main", batch_size=8), {})
+    [keys] = [arrays["keys"] for peer, _, arrays in decoded(desk.desk.due(0.0), FromReplay) if peer == LEARNER]
+    return keys
+
+
+@pytest.mark.parametrize("rides", [True, False], ids=["on a request", "alone"])
+def test_priorities_are_applied(desk, rides):
+    desk.fill(12)
+    keys = drawn_keys(desk)
+    before = desk.table.total_priority
+    updates = {"keys": keys, "magnitudes": np.full(8, 50.0)}
+    replies = desk.ask(1, arrays=updates) if rides else desk.say(LEARNER, UpdatePriorities(table="main"), updates)
+    assert answers(replies, UpdateRefused) == []
+    assert desk.table.total_priority > before
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -1.0])
+def test_a_bad_priority_is_refused_and_the_learner_told(desk, bad):
+    desk.fill(12)
+    keys = drawn_keys(desk)
+    before = desk.table.total_priority
+    magnitudes = np.array([5.0, bad, *[1.0] * 6])
+    replies = desk.say(LEARNER, UpdatePriorities(table="main"), {"keys": keys, "magnitudes": magnitudes})
+    assert len(answers(replies, UpdateRefused)) == 1
+    assert desk.table.total_priority == before
+
+
+def test_priorities_of_another_type_are_refused_and_the_request_beside_them_held(desk):
+    updates = {"keys": np.zeros(8, np.int32), "magnitudes": np.ones(8)}
+    [refused] = answers(desk.ask(1, arrays=updates), UpdateRefused)
+    assert "field keys: got int32" in refused.reason
+    desk.fill(12)
+    assert desk.desk.counters()["drawn_rows_total"] == 8
