@@ -87,7 +87,8 @@ def remove_rings(node: NodeConfig, run_id: str, name: str = "*") -> None:
 
 def _make(node: NodeConfig, run_id: str, name: str) -> Path:
     if node.ring_directory is None:
-        _private_root().mkdir(mode=0o700, exist_ok=True)
+        with contextlib.suppress(FileExistsError):  # whatever it is, `ring_root` looks at it
+            _private_root().mkdir(mode=0o700)
     directory = ring_root(node) / f"{run_id}-{name}"
     directory.mkdir(mode=0o700)
     return directory

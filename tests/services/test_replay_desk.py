@@ -267,10 +267,9 @@ def test_draws_stop_where_the_band_ends(desk):
 
 def test_rows_and_draws_end_up_in_the_ratio_that_was_set(desk):
     desk.fill(12)
-    number = drawn = 0
-    for _ in range(200):
+    drawn = 0
+    for number in range(200):
         drawn += 8 * len(answers(desk.ask(number), SampleReply))
-        number += 1
         desk.insert(4)
         drawn += 8 * len(answers(desk.due(), SampleReply))
     counters = desk.desk.counters()

@@ -83,6 +83,20 @@ async def begin(replay, prefetch=2):
     return [(await replay.next(SampleRequest))[0] for _ in range(prefetch)]
 
 
+async def end_after(message):
+    """What the client ends with when it hears this message."""
+
+    async def hear():
+        async with linked() as (client, replay, _):
+            await replay.next(Attach)
+            replay.say(message)
+            await soon(client.next_batch())
+
+    with pytest.raises(BaseExceptionGroup) as raised:
+        await hear()
+    return first_cause(raised.value)
+
+
 async def test_as_many_requests_are_outstanding_as_are_to_be_prefetched():
     async with linked(prefetch=3) as (client, replay, _):
         requests = await begin(replay, 3)
@@ -190,22 +204,13 @@ async def test_it_knows_what_is_waited_for():
     "refusal", [SampleRefused(request_id=0, reason="too many"), UpdateRefused(reason="nan is no priority")]
 )
 async def test_a_refusal_ends_the_learner_with_the_reason(refusal):
-    with pytest.raises(BaseExceptionGroup) as raised:
-        async with linked() as (client, replay, _):
-            await begin(replay)
-            replay.say(refusal)
-            await client.next_batch()
-    assert isinstance(first_cause(raised.value), ParlError)
-    assert refusal.reason in str(first_cause(raised.value))
+    error = await end_after(refusal)
+    assert isinstance(error, ParlError)
+    assert refusal.reason in str(error)
 
 
 async def test_a_client_that_may_not_attach_ends_with_the_code_it_was_given():
-    with pytest.raises(BaseExceptionGroup) as raised:
-        async with linked() as (client, replay, _):
-            await replay.next(Attach)
-            replay.say(AttachRefused(reason="other columns", exit_code=EXIT_CONFIG))
-            await client.next_batch()
-    error = first_cause(raised.value)
+    error = await end_after(AttachRefused(reason="other columns", exit_code=EXIT_CONFIG))
     assert isinstance(error, Refused)
     assert exit_code_of(error) == EXIT_CONFIG
     assert "other columns" in str(error)

@@ -1,0 +1,91 @@
+"""The run directory, and what a run remembers."""
+
+import json
+
+import pytest
+
+from parl_mq.config.loader import load_config
+from parl_mq.errors import ConfigError, SnapshotError
+from parl_mq.services.files import write_atomically
+from parl_mq.services.run_directory import RunDirectory
+from parl_mq.services.run_memory import RunMemory
+from tests.services.builders import small_config
+
+
+@pytest.fixture
+def directory(tmp_path):
+    return RunDirectory.create(tmp_path / "runs" / "one", small_config())
+
+
+def test_a_new_run_has_its_folders_and_its_settings_which_load_back(directory):
+    assert directory.logs.is_dir()
+    assert directory.checkpoints.is_dir()
+    loaded = load_config(directory.config, environ={})
+    assert loaded.model_copy(update={"preset": "cartpole-dqn"}) == small_config()
+
+
+def test_an_existing_directory_is_refused_and_left_alone(directory):
+    before = sorted(directory.path.rglob("*"))
+    with pytest.raises(ConfigError, match="exists already; name another one with --run-dir"):
+        RunDirectory.create(directory.path, small_config())
+    assert sorted(directory.path.rglob("*")) == before
+
+
+def test_a_place_where_nothing_can_be_made_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="Not a directory"):
+        RunDirectory.create(tmp_path / "file" / "run", small_config())
+
+
+def test_only_a_run_directory_is_opened_again(directory, tmp_path):
+    directory.logs.rmdir()
+    assert RunDirectory.open(directory.path).logs.is_dir()
+    with pytest.raises(ConfigError, match="no run directory"):
+        RunDirectory.open(tmp_path)
+
+
+def test_metrics_are_one_json_object_a_line(directory):
+    directory.append_metrics({"kind": "figures", "loss": 0.5})
+    directory.append_metrics({"kind": "evaluation"})
+    lines = (directory.path / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["kind"] for line in lines] == ["figures", "evaluation"]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_no_number_is_written_that_json_does_not_know(directory, value):
+    with pytest.raises(ValueError, match="JSON"):
+        directory.append_metrics({"loss": value})
+    assert not (directory.path / "metrics.jsonl").exists() or (directory.path / "metrics.jsonl").read_text() == ""
+
+
+def test_a_summary_is_read_back_and_can_be_forgotten(directory):
+    assert directory.read_summary() is None
+    directory.write_summary({"reached": True})
+    assert directory.read_summary() == {"reached": True}
+    directory.forget_summary()
+    directory.forget_summary()
+    assert directory.read_summary() is None
+
+
+def test_a_run_remembers_what_was_written(directory):
+    assert directory.read_memory() == RunMemory()
+    memory = RunMemory(incarnation=2, totals={"env_steps_total": 5.0}, recent_returns=(1.0, 2.0), eval_return=3.0)
+    directory.write_memory(memory)
+    assert directory.read_memory() == memory
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"format": 1}', '{"format": 99}', '{"format": 1, "incarnation": 1, "surplus": 2}']
+)
+def test_a_damaged_memory_is_refused_by_its_path(directory, text):
+    path = directory.path / "hub.json"
+    path.write_text(text)
+    with pytest.raises(SnapshotError, match=r"hub\.json"):
+        directory.read_memory()
+
+
+def test_a_file_is_replaced_whole_and_leaves_no_other_behind(tmp_path):
+    path = tmp_path / "file"
+    write_atomically(path, "old")
+    write_atomically(path, "new")
+    assert (path.read_text(), list(tmp_path.iterdir())) == ("new", [path])
