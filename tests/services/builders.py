@@ -20,6 +20,7 @@ T = TypeVar("T")
 
 PATIENCE_S = 20.0
 SPEC = TableSpec.of({"obs": ((4,), "float32"), "action": ((), "int64")})
+OTHER_SPEC = TableSpec.of({"obs": ((5,), "float32"), "action": ((), "int64")})
 
 
 def small_config(*overrides: str) -> RunConfig:

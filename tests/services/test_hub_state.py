@@ -5,7 +5,7 @@ import pytest
 from parl_mq.errors import EXIT_CONFIG, EXIT_TEMPORARY, WireError
 from parl_mq.services.hub_state import HubState
 from parl_mq.services.run_memory import RunMemory
-from parl_mq.spec import TableSpec, WeightsVersion
+from parl_mq.spec import WeightsVersion
 from parl_mq.wire.messages import (
     EpisodesFinished,
     EvaluationFinished,
@@ -23,9 +23,7 @@ from parl_mq.wire.messages import (
     TableRefused,
     Welcome,
 )
-from tests.services.builders import SPEC, hello, small_config, spec_offer
-
-OTHER_SPEC = TableSpec.of({"obs": ((5,), "float32"), "action": ((), "int64")})
+from tests.services.builders import OTHER_SPEC, SPEC, hello, small_config, spec_offer
 
 
 def hub_state(*overrides, before=None, started_at=0.0):

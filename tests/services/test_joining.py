@@ -1,0 +1,236 @@
+"""How nodes join and leave, against a hub that decides as the real one does, over the in-memory channel."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+from parl_mq.errors import EXIT_CONFIG, EXIT_OK, ConfigError, Refused, exit_code_of
+from parl_mq.net.memory_channel import MemoryNetwork
+from parl_mq.services import hub_link
+from parl_mq.services.hub_state import HubState
+from parl_mq.services.joining import joined, offer_spec, run_config
+from parl_mq.services.run_memory import RunMemory
+from parl_mq.services.runtime import NodeOptions, StoppedEarly, StopSignal, first_cause
+from parl_mq.wire.codec import Decoder, encode
+from parl_mq.wire.messages import Goodbye, Heartbeat, Hello, SayHello, ToHub
+from tests.services.builders import OTHER_SPEC, SPEC, hello, small_config, soon, until
+
+
+class Hub:
+    """A hub's control socket; remembers what it received."""
+
+    def __init__(self, network, *, run_id="run"):
+        self.received = []
+        self.state = HubState(
+            small_config(), run_id=run_id, weights_endpoint="weights", started_at=0.0, before=RunMemory()
+        )
+        self._server = network.bind("hub")
+        self._decode = Decoder(ToHub)
+        self._peers = []
+
+    async def run(self):
+        while True:
+            for peer, frames in await self._server.receive_many():
+                message, _ = self._decode(frames)
+                self._peers.append(peer)
+                self.received.append(message)
+                self.send(self.state.handle(peer, message, 0.0))
+
+    def send(self, outgoing):
+        for peer, message in outgoing:
+            self._server.try_send(peer, encode(message))
+
+    def say(self, message):
+        """To whoever spoke last."""
+        self.send([(self._peers[-1], message)])
+
+    def heard(self, kind):
+        return [message for message in self.received if isinstance(message, kind)]
+
+
+@asynccontextmanager
+async def hub_in(network, **fields):
+    hub = Hub(network, **fields)
+    serving = asyncio.create_task(hub.run())
+    try:
+        yield hub
+    finally:
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+
+
+OPTIONS = NodeOptions("actor-0", "hub")
+
+
+async def test_a_node_that_leaves_in_order_says_goodbye_with_its_counters():
+    network = MemoryNetwork()
+    async with hub_in(network) as hub:
+        async with joined(network, OPTIONS, "actor", StopSignal()) as (link, welcome):
+            assert (welcome.run_id, welcome.index) == ("run", 0)
+            link.status.counters["env_steps_total"] = 5.0
+        await until(lambda: hub.heard(Goodbye))
+    [goodbye] = hub.heard(Goodbye)
+    assert (goodbye.error, goodbye.counters["env_steps_total"]) == (None, 5.0)
+
+
+async def test_a_node_that_fails_says_goodbye_with_its_error():
+    network = MemoryNetwork()
+
+    async def fail():
+        async with joined(network, OPTIONS, "actor", StopSignal()):
+            raise ConfigError("the cause" + "!" * 5000)
+
+    async with hub_in(network) as hub:
+        with pytest.raises(BaseExceptionGroup) as raised:
+            await soon(fail())
+        await until(lambda: hub.heard(Goodbye))
+    assert isinstance(first_cause(raised.value), ConfigError)
+    assert hub.heard(Goodbye)[0].error.startswith("the cause!")
+
+
+async def test_the_stop_ends_the_wait_for_a_hub_that_is_not_there():
+    stop = StopSignal()
+
+    async def join():
+        async with joined(MemoryNetwork(), OPTIONS, "actor", stop):
+            raise AssertionError("there is no hub")
+
+    joining = asyncio.create_task(join())
+    await asyncio.sleep(0)
+    stop.set("enough")
+    with pytest.raises(BaseExceptionGroup) as raised:
+        await soon(joining)
+    cause = first_cause(raised.value)
+    assert isinstance(cause, StoppedEarly)
+    assert exit_code_of(cause) == EXIT_OK
+
+
+async def test_a_refused_node_ends_with_the_hubs_reason_and_code():
+    network = MemoryNetwork()
+
+    async def join():
+        async with joined(network, OPTIONS, "learner", StopSignal()):
+            raise AssertionError("the hub took it in")
+
+    async with hub_in(network) as hub:
+        hub.state.handle(b"other", hello("actor"), 0.0)
+        with pytest.raises(BaseExceptionGroup) as raised:
+            await soon(join())
+    cause = first_cause(raised.value)
+    assert isinstance(cause, Refused)
+    assert "joined as actor" in str(cause)
+    assert exit_code_of(cause) == EXIT_CONFIG
+
+
+async def test_a_node_with_other_columns_is_refused_after_it_has_joined():
+    network = MemoryNetwork()
+
+    async def work():
+        async with joined(network, OPTIONS, "actor", StopSignal()) as (link, _):
+            await offer_spec(link, OTHER_SPEC)
+            await asyncio.get_running_loop().create_future()
+
+    async with hub_in(network) as hub:
+        async with joined(network, NodeOptions("actor-1", "hub"), "actor", StopSignal()) as (link, _):
+            await offer_spec(link, SPEC)
+            assert (await soon(link.table_spec())).digest == SPEC.digest
+        with pytest.raises(BaseExceptionGroup) as raised:
+            await soon(work())
+    assert "columns obs differ" in str(first_cause(raised.value))
+
+
+async def test_hello_is_said_again_when_the_hub_does_not_answer(monkeypatch):
+    monkeypatch.setattr(hub_link, "REPEAT_HELLO_S", 0.01)
+    network = MemoryNetwork()
+    server = network.bind("hub")
+
+    async def join():
+        async with joined(network, OPTIONS, "actor", StopSignal()):
+            pass
+
+    joining = asyncio.create_task(join())
+    said = []
+    while len(said) < 2:
+        said += [Decoder(ToHub)(frames)[0] for _, frames in await soon(server.receive_many())]
+    joining.cancel()
+    await asyncio.gather(joining, return_exceptions=True)
+    assert said[0] == said[1]
+    assert isinstance(said[0], Hello)
+
+
+async def test_a_hub_that_forgot_a_node_is_told_who_it_is_with_its_run():
+    network = MemoryNetwork()
+    async with hub_in(network) as hub, joined(network, OPTIONS, "actor", StopSignal()):
+        await until(lambda: hub.heard(Heartbeat))
+        hub.say(SayHello())
+        await until(lambda: len(hub.heard(Hello)) == 2)
+        first, second = hub.heard(Hello)
+        assert (first.run_id, second.run_id) == (None, "run")
+        assert second.epoch == first.epoch
+
+
+async def test_what_the_run_settles_is_waited_for():
+    network = MemoryNetwork()
+    async with hub_in(network), joined(network, OPTIONS, "actor", StopSignal()) as (link, _):
+        waiting = asyncio.create_task(link.table_spec())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        await offer_spec(link, SPEC)
+        assert (await soon(waiting)).columns == SPEC.columns
+
+
+# Settings from a hub
+
+
+def welcome_with(config):
+    class Welcome:
+        pass
+
+    welcome = Welcome()
+    welcome.config = config
+    return welcome
+
+
+def sent(**sections):
+    config = small_config().model_dump(mode="json", exclude={"node"})
+    for name, fields in sections.items():
+        config[name] = {**config[name], **fields}
+    return welcome_with(config)
+
+
+def test_the_runs_settings_get_this_processs_own_section():
+    options = NodeOptions("a", "hub", node=small_config("node.device=cpu").node)
+    config = run_config(sent(), options)
+    assert config.node.device == "cpu"
+    assert config.model_copy(update={"node": small_config().node}) == small_config()
+
+
+@pytest.mark.parametrize(
+    ("section", "fields", "told"),
+    [
+        ("algorithm", {"name": "os:system"}, "'os:system' is not installed on this machine"),
+        ("algorithm", {"name": "unheard"}, "'unheard' is not installed"),
+        ("environment", {"id": "os:system"}, "'os:system' is an import path"),
+    ],
+)
+def test_a_hub_cannot_make_a_node_import_what_it_names(section, fields, told):
+    with pytest.raises(ConfigError, match=told):
+        run_config(sent(**{section: fields}), OPTIONS)
+
+
+def test_a_supervised_node_imports_what_its_own_command_line_named():
+    options = NodeOptions("actor-0", "hub", lifeline_fd=3)
+    config = run_config(sent(environment={"id": "tests.environments:Counter-v0"}), options)
+    assert config.environment.id == "tests.environments:Counter-v0"
+
+
+@pytest.mark.parametrize("config", [{}, {"algorithm": None}, {"algorithm": {"name": "dqn"}}])
+def test_settings_that_are_none_are_refused(config):
+    with pytest.raises(ConfigError, match="settings that the hub sent"):
+        run_config(welcome_with(config), OPTIONS)
+
+
+def test_settings_of_another_version_are_refused():
+    with pytest.raises(ConfigError, match="do not fit this version"):
+        run_config(sent(replay={"from_the_future": 1}), OPTIONS)
