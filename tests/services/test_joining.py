@@ -131,7 +131,7 @@ async def test_a_node_with_other_columns_is_refused_after_it_has_joined():
             await offer_spec(link, OTHER_SPEC)
             await asyncio.get_running_loop().create_future()
 
-    async with hub_in(network) as hub:
+    async with hub_in(network):
         async with joined(network, NodeOptions("actor-1", "hub"), "actor", StopSignal()) as (link, _):
             await offer_spec(link, SPEC)
             assert (await soon(link.table_spec())).digest == SPEC.digest
