@@ -35,7 +35,11 @@ RunNode = Callable[[dict[str, Any]], int]
 
 def module_path() -> str:
     """PYTHONPATH of a child started with -P, so that it imports the same modules as this process, in the same order."""
-    return os.pathsep.join(os.path.abspath(entry) for entry in sys.path if os.path.exists(entry or os.curdir))
+    entries = [os.path.abspath(entry) for entry in sys.path if os.path.exists(entry or os.curdir)]
+    own = str(Path(__file__).parents[2])
+    # An editable install is found last: a folder that happens to be called parl_mq, such as the clone seen from the
+    # folder that it lies in, would be taken for the package before.
+    return os.pathsep.join(entries if own in entries else [own, *entries])
 
 
 @dataclass(slots=True)
