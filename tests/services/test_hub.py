@@ -1,0 +1,160 @@
+"""The hub's service over the in-memory channel: what reaches its two sockets, and what it writes."""
+
+import asyncio
+import json
+import time
+
+import pytest
+
+from parl_mq.errors import EXIT_INTERNAL, EXIT_OK
+from parl_mq.net.memory_channel import MemoryNetwork
+from parl_mq.services.hub import Hub, HubOptions
+from parl_mq.services.run_directory import RunDirectory
+from parl_mq.services.runtime import StopSignal
+from parl_mq.services.weights_client import WeightsClient
+from parl_mq.services.weights_exchange import announcement, chunk_frames
+from parl_mq.wire.codec import Decoder, encode
+from parl_mq.wire.messages import (
+    EvaluationFinished,
+    FromHub,
+    Goodbye,
+    Heartbeat,
+    HeartbeatSeen,
+    StopRequest,
+    Weights,
+    WeightsChunk,
+    WeightsWanted,
+    Welcome,
+)
+from tests.services.builders import hello, small_config, snapshot, soon
+
+CONTROL, WEIGHTS = "ipc://hub", "ipc://hub.weights"
+BAD = [b"", b"\xff" * 100, bytes(1000), b"\x81\xa4kind\xa5hello"]
+
+
+class Scene:
+    """A hub at work, and ends that speak with it."""
+
+    def __init__(self, tmp_path):
+        self.network = MemoryNetwork()
+        self.directory = RunDirectory.create(tmp_path / "run", small_config())
+        self.stop = StopSignal()
+        options = HubOptions(small_config(), self.directory.path, time.monotonic())
+        self.hub = Hub(self.network, CONTROL, options, self.stop)
+        self._decode = Decoder(FromHub)
+
+    async def node(self, role):
+        """A node that has joined."""
+        channel = self.network.connect(CONTROL)
+        await channel.send(encode(hello(role)))
+        await self.hear(channel, Welcome)
+        return channel
+
+    async def hear(self, channel, kind):
+        """The next message of this kind."""
+        while True:
+            for frames in await soon(channel.receive_many()):
+                message, _ = self._decode(frames)
+                if isinstance(message, kind):
+                    return message
+
+    def rows(self, kind):
+        lines = (self.directory.path / "metrics.jsonl").read_text().splitlines()
+        return [row for row in map(json.loads, lines) if row["kind"] == kind]
+
+
+@pytest.fixture
+async def scene(tmp_path):
+    made = Scene(tmp_path)
+    made.task = asyncio.create_task(made.hub.run())
+    yield made
+    made.task.cancel()
+    await asyncio.gather(made.task, return_exceptions=True)
+
+
+async def test_bad_bytes_on_either_socket_are_counted_and_the_hub_serves_on(scene, caplog):
+    node = await scene.node("actor")
+    stranger, weights = scene.network.connect(CONTROL), scene.network.connect(WEIGHTS)
+    for frame in BAD:
+        await stranger.send([frame])
+        await weights.send([frame])
+        await weights.send(encode(WeightsChunk(version=(1, 0), chunk=0)))
+    await node.send(encode(Heartbeat(sequence=7, progress=1, state="stepping")))
+    assert (await scene.hear(node, HeartbeatSeen)).sequence == 7
+    await end(scene)
+    assert scene.rows("figures")[-1]["dropped_messages_total"] == 2 * len(BAD)
+    assert len([record for record in caplog.records if "dropped" in record.message]) == 2
+
+
+async def test_a_message_that_a_role_may_not_send_is_dropped(scene):
+    actor = await scene.node("actor")
+    await actor.send(encode(StopRequest(reason="because")))
+    await actor.send(encode(Heartbeat(sequence=7, progress=1, state="stepping")))
+    await scene.hear(actor, HeartbeatSeen)
+    await end(scene)
+    assert scene.directory.read_summary()["stop_reason"] == "the test is over"
+    assert scene.rows("figures")[-1]["dropped_messages_total"] == 1
+
+
+async def test_weights_go_through_the_hub_and_their_evaluation_is_recorded(scene):
+    evaluator = await scene.node("evaluator")
+    learner = scene.network.connect(WEIGHTS)
+    version = snapshot(1, 4, updates=50)
+    await learner.send(encode(announcement(version)))
+    client = WeightsClient(scene.network.connect(WEIGHTS))
+    fetching = asyncio.create_task(client.run())
+    [wanted] = await heard(learner)
+    await learner.send(chunk_frames(wanted, [version]))
+    assert await heard(learner) == [WeightsWanted(newer_than=(1, 4))]
+    assert await soon(client.newer(keep=True)) == version
+    report = EvaluationFinished(version=(1, 4), updates=50, returns=[1.0, 3.0], lengths=[1, 3], duration_s=0.5)
+    await evaluator.send(encode(report))
+    await evaluator.send(encode(Heartbeat(sequence=1, progress=1, state="waiting")))
+    await scene.hear(evaluator, HeartbeatSeen)
+    await end(scene)
+    fetching.cancel()
+    await asyncio.gather(fetching, return_exceptions=True)
+    [row] = scene.rows("evaluation")
+    assert (row["mean_return"], row["returns"], row["version"]) == (2.0, [1.0, 3.0], [1, 4])
+    assert scene.directory.read_summary()["eval_return"] == 2.0
+    assert (scene.directory.checkpoints / "best").is_dir()
+
+
+@pytest.mark.parametrize(("error_code", "code"), [(None, EXIT_OK), (EXIT_INTERNAL, EXIT_INTERNAL)])
+async def test_the_supervisor_ends_the_run_and_a_failure_is_kept(scene, error_code, code):
+    supervisor = await scene.node("supervisor")
+    await supervisor.send(encode(StopRequest(reason="the cause", interrupted=True, error_code=error_code)))
+    assert await soon(scene.task) == code
+    summary = scene.directory.read_summary()
+    assert (summary["stop_reason"], summary["error"]) == ("the cause", "the cause" if error_code else None)
+
+
+async def test_why_a_node_failed_stands_in_the_log(scene, caplog):
+    actor = await scene.node("actor")
+    await actor.send(encode(Goodbye(error="joint 7 broke")))
+    await end(scene)
+    assert "joint 7 broke" in caplog.text
+
+
+async def test_an_end_leaves_metrics_a_summary_and_what_the_next_start_must_know(scene):
+    actor = await scene.node("actor")
+    counters = {"env_steps_total": 12.0, "environment_faults_total": 1.0}
+    await actor.send(encode(Goodbye(counters=counters)))
+    await end(scene)
+    assert scene.rows("figures")[-1]["env_steps_total"] == 12
+    assert scene.directory.read_summary()["env_steps"] == 12
+    memory = scene.directory.read_memory()
+    assert (memory.incarnation, memory.totals["environment_faults_total"]) == (1, 1.0)
+
+
+async def heard(channel):
+    """The next messages of the weights plane."""
+    return [Decoder(Weights)(frames)[0] for frames in await soon(channel.receive_many())]
+
+
+async def end(scene):
+    """The run ends, after what was sent has been read; nodes that do not answer are not waited for."""
+    supervisor = await scene.node("supervisor")
+    lost = [f"{role}-0" for role in ("actor", "evaluator", "learner", "replay")]
+    await supervisor.send(encode(StopRequest(reason="the test is over", interrupted=True, lost=lost)))
+    assert await soon(scene.task) == EXIT_OK
