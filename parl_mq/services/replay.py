@@ -96,6 +96,7 @@ class ReplayNode:
 
     async def run(self, stop: StopSignal) -> None:
         """Serves until the stop."""
+        self._link.status.works("serving")
         async with asyncio.TaskGroup() as tasks:
             served = [tasks.create_task(self._serve()), tasks.create_task(self._tick())]
             await stop.wait()
