@@ -33,7 +33,9 @@ class RunDirectory:
         try:
             path.mkdir(parents=True)
         except FileExistsError as error:
-            raise ConfigError(f"run directory {path} exists already; name another one with --run-dir, or go on with it by --resume") from error
+            raise ConfigError(
+                f"run directory {path} exists already; name another one with --run-dir, or go on with it by --resume"
+            ) from error
         except OSError as error:
             raise ConfigError(f"run directory {path} cannot be made: {error.strerror}") from error
         directory = cls(path)
