@@ -18,12 +18,11 @@ import uvloop
 from parl_mq.config.loader import load_config
 from parl_mq.config.models import RunConfig
 from parl_mq.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_OK, ConfigError, NodeFailed, RecordError
-from parl_mq.replay.memory import check_memory
 from parl_mq.rollout.building import table_spec
 from parl_mq.services.run_directory import RunDirectory
 from parl_mq.services.runtime import StopSignal
 from parl_mq.services.supervisor import Supervisor, runtime_folder
-from parl_mq.services.tables import ring_root, table_settings
+from parl_mq.services.tables import check_fits
 from parl_mq.wire.messages import RunProgress
 
 log = logging.getLogger("parl_mq")
@@ -92,7 +91,7 @@ def train(
     started_at = time.monotonic() if started_at is None else started_at
     settings = config if isinstance(config, RunConfig) else load_config(config)
     spec = table_spec(settings)
-    check_memory(table_settings(settings).memory_need(spec), ring_root(settings.node))
+    check_fits(settings, spec)
     stop, kill = StopSignal(), StopSignal()
     with runtime_folder(settings.node) as runtime:
         directory = _open(settings, run_dir) if resume else _create(settings, run_dir)

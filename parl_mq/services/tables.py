@@ -12,7 +12,9 @@ from typing import Final
 from parl_mq.config.models import NodeConfig, RunConfig
 from parl_mq.errors import ConfigError
 from parl_mq.replay.limiter import RatioLimiter
+from parl_mq.replay.memory import MemoryNeed, check_memory
 from parl_mq.replay.settings import TableSettings
+from parl_mq.spec import TableSpec
 from parl_mq.wire.messages import MAIN_TABLE
 
 SHARED_MEMORY: Final = Path("/dev/shm")
@@ -44,6 +46,24 @@ def limiter(config: RunConfig) -> RatioLimiter:
         error_band=config.error_band,
         min_live=config.replay.learning_starts,
     )
+
+
+def check_fits(config: RunConfig, spec: TableSpec) -> None:
+    """Refuses a run whose replay nodes, all on this machine, would not fit in memory.
+
+    Raises:
+        MemoryRefused: the sum and what there is.
+        ConfigError: no table can be so large; or as `ring_root`.
+    """
+    try:
+        one = table_settings(config).memory_need(spec)
+    except ValueError as error:
+        raise ConfigError(
+            f"replay.buffer_size = {config.replay.buffer_size}: {error}; lower it, or raise replay.shards"
+        ) from error
+    num_nodes = config.replay.nodes
+    need = MemoryNeed(num_nodes * one.num_rows, one.row_bytes, num_nodes * one.rows_bytes, num_nodes * one.tree_bytes)
+    check_memory(need, ring_root(config.node))
 
 
 def ring_root(node: NodeConfig) -> Path:

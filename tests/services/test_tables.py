@@ -7,8 +7,8 @@ import pytest
 from parl_mq.config.models import NodeConfig
 from parl_mq.errors import ConfigError
 from parl_mq.services import tables
-from parl_mq.services.tables import limiter, make_ring_directory, remove_rings, ring_root, table_settings
-from tests.services.builders import small_config
+from parl_mq.services.tables import check_fits, limiter, make_ring_directory, remove_rings, ring_root, table_settings
+from tests.services.builders import SPEC, small_config
 
 
 @pytest.fixture
@@ -102,3 +102,23 @@ def test_a_ring_directory_of_ones_own_is_used_and_left(private, tmp_path):
 def test_a_ring_directory_that_is_not_there_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"node\.ring_directory: .*missing is no folder"):
         ring_root(NodeConfig(ring_directory=tmp_path / "missing"))
+
+
+def test_all_replay_nodes_of_a_run_must_fit_together(private, monkeypatch):
+    needs = []
+    monkeypatch.setattr(tables, "check_memory", lambda need, directory: needs.append((need, directory)))
+    check_fits(small_config("replay.nodes=4", "replay.buffer_size=400"), SPEC)
+    check_fits(small_config(), SPEC)
+    (four, place), (one, _) = needs
+    assert (four.num_rows, four.rows_bytes, four.tree_bytes) == (
+        4 * one.num_rows,
+        4 * one.rows_bytes,
+        4 * one.tree_bytes,
+    )
+    assert place == private
+
+
+def test_a_table_larger_than_any_names_its_setting(private):
+    with pytest.raises(ConfigError, match=r"replay\.buffer_size = 1000000000000: .* raise replay\.shards"):
+        check_fits(small_config("replay.buffer_size=1000000000000"), SPEC)
+    assert not private.exists()
