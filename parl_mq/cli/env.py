@@ -15,7 +15,7 @@ MARKS: Final = {"ok": "", "note": "note: ", "fault": "fault: "}
 
 
 def check(
-    env_id: Annotated[str, typer.Argument(metavar="ID", help="A gymnasium id, or module:EnvId.")],
+    env_id: Annotated[str, typer.Argument(metavar="ID", help="A gymnasium id, module:EnvId, or module:function.")],
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="environment.KEY=VALUE", help="How it is made. Repeatable."),
