@@ -349,3 +349,14 @@ def test_priorities_of_another_type_are_refused_and_the_request_beside_them_held
     assert "field keys: got int32" in refused.reason
     desk.fill(12)
     assert desk.desk.counters()["drawn_rows_total"] == 8
+
+
+def test_a_uniform_table_draws_all_rows_alike_whatever_their_priorities():
+    desk = Desk("replay.kind=uniform")
+    desk.say(ACTOR, attach("actor"))
+    desk.say(LEARNER, attach("learner"))
+    desk.fill(12)
+    updates = {"keys": drawn_keys(desk), "magnitudes": np.full(8, 1000.0)}
+    desk.desk.handle(LEARNER, SampleRequest(request_id=1, table="main", batch_size=8), updates)
+    [arrays] = [arrays for peer, _, arrays in decoded(desk.desk.due(0.0), FromReplay) if peer == LEARNER]
+    np.testing.assert_allclose(arrays["probabilities"], 1 / 12)

@@ -18,8 +18,18 @@ def private(tmp_path, monkeypatch):
     return tmp_path / f"parl-mq-{os.getuid()}"
 
 
+def of_four_nodes(config):
+    """The same with four replay nodes, which the check of settings does not let through yet."""
+    return config.model_copy(update={"replay": config.replay.model_copy(update={"nodes": 4})})
+
+
+def of_nodes(number, config):
+    """The same run with so many replay nodes."""
+    return config.model_copy(update={"replay": config.replay.model_copy(update={"nodes": number})})
+
+
 def test_the_table_has_the_runs_settings_and_each_node_its_share():
-    settings = table_settings(small_config("replay.nodes=4", "replay.kind=uniform", "environment.frame_stack=2"))
+    settings = table_settings(of_four_nodes(small_config("replay.kind=uniform", "environment.frame_stack=2")))
     assert (settings.capacity, settings.kind, settings.frame_stack, settings.fragment_length) == (25, "uniform", 2, 4)
 
 
@@ -107,7 +117,7 @@ def test_a_ring_directory_that_is_not_there_is_named(tmp_path):
 def test_all_replay_nodes_of_a_run_must_fit_together(private, monkeypatch):
     needs = []
     monkeypatch.setattr(tables, "check_memory", lambda need, directory: needs.append((need, directory)))
-    check_fits(small_config("replay.nodes=4", "replay.buffer_size=400"), SPEC)
+    check_fits(of_four_nodes(small_config("replay.buffer_size=400")), SPEC)
     check_fits(small_config(), SPEC)
     (four, place), (one, _) = needs
     assert (four.num_rows, four.rows_bytes, four.tree_bytes) == (
