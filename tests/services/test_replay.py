@@ -1,0 +1,95 @@
+"""A replay node's service loop over the in-memory channel."""
+
+import asyncio
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from parl_mq.net.memory_channel import MemoryNetwork
+from parl_mq.replay.table import Table
+from parl_mq.services.hub_link import NodeStatus
+from parl_mq.services.replay import ReplayNode
+from parl_mq.services.replay_desk import ReplayDesk
+from parl_mq.services.runtime import StopSignal
+from parl_mq.services.tables import limiter, table_settings
+from parl_mq.wire.codec import Decoder, encode
+from parl_mq.wire.fragments import arrays_of
+from parl_mq.wire.messages import Attached, FromReplay, InsertFragments, SampleReply, SampleRequest
+from tests.services.builders import SPEC, attach, fragments, small_config, soon, until
+
+HOSTILE = [[b""], [b"\x80\x04\x95"], [bytes(64)], [b"\xff" * 1000, b"slab"], [b"\xdd\xff\xff\xff\xff"]]
+
+
+class Scene:
+    def __init__(self):
+        config = small_config()
+        self.network = MemoryNetwork()
+        self.status = NodeStatus()
+        self.stop = StopSignal()
+        table = Table(table_settings(config), SPEC, directory=None, rng=np.random.default_rng(1))
+        desk = ReplayDesk(table, limiter(config), SPEC, config, "run")
+        self.node = ReplayNode(SimpleNamespace(status=self.status), self.network.bind("replay"), desk)
+        self._decode = Decoder(FromReplay)
+
+    async def client(self, role):
+        channel = self.network.connect("replay")
+        await channel.send(encode(attach(role)))
+        await self.hear(channel, Attached)
+        return channel
+
+    async def hear(self, channel, kind):
+        while True:
+            for frames in await soon(channel.receive_many()):
+                message, _ = self._decode(frames)
+                if isinstance(message, kind):
+                    return message
+
+    async def insert(self, channel, *sequences):
+        for sequence in sequences:
+            await channel.send(encode(InsertFragments(sequence=sequence, table="main"), arrays_of(fragments(4))))
+
+
+@pytest.fixture
+async def scene():
+    made = Scene()
+    made.task = asyncio.create_task(made.node.run(made.stop))
+    yield made
+    made.stop.set("the test is over")
+    await soon(made.task)
+
+
+async def test_rows_that_an_actor_sends_reach_a_learner_that_waits(scene):
+    learner, actor = await scene.client("learner"), await scene.client("actor")
+    await learner.send(encode(SampleRequest(request_id=5, table="main", batch_size=8)))
+    await until(lambda: scene.status.waiting_for == "replay 0/10 rows")
+    await scene.insert(actor, 0, 1, 2)
+    assert (await scene.hear(learner, SampleReply)).request_id == 5
+    await until(lambda: scene.status.counters["drawn_rows_total"] == 8)
+    assert scene.status.counters["inserted_rows_total"] == 12
+
+
+async def test_hostile_frames_are_counted_logged_once_and_serving_goes_on(scene, caplog):
+    stranger = scene.network.connect("replay")
+    for frames in HOSTILE * 20:
+        await stranger.send(frames)
+    actor = await scene.client("actor")
+    await scene.insert(actor, 0)
+    await until(lambda: scene.status.counters.get("inserted_rows_total") == 4)
+    assert scene.status.counters["dropped_messages_total"] == 20 * len(HOSTILE)
+    assert len([record for record in caplog.records if "dropped a message" in record.message]) == 1
+
+
+async def test_a_learner_that_went_away_is_forgotten_and_nothing_is_drawn_for_it_twice(scene):
+    learner, actor = await scene.client("learner"), await scene.client("actor")
+    for number in range(3):
+        await learner.send(encode(SampleRequest(request_id=number, table="main", batch_size=8)))
+    await until(lambda: scene.status.waiting_for == "replay 0/10 rows")
+    learner.cut()
+    await scene.insert(actor, 0, 1, 2)
+    await until(lambda: scene.status.counters["drawn_rows_total"])
+    await until(lambda: scene.node._desk._clients.keys().isdisjoint({b"peer-1"}))
+    learner.revive()
+    await learner.send(encode(attach("learner")))
+    await learner.send(encode(SampleRequest(request_id=9, table="main", batch_size=8)))
+    assert (await scene.hear(learner, SampleReply)).request_id == 9
