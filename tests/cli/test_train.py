@@ -70,13 +70,13 @@ def _main(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> object:
 
 
 def test_options_become_settings(fake_run: FakeRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    numbers = ["--actors", "3", "--learners", "2", "--seed", "5", "--max-steps", "1000", "--max-seconds", "1.5"]
+    numbers = ["--actors", "3", "--learners", "1", "--seed", "5", "--max-steps", "1000", "--max-seconds", "1.5"]
     others = ["--run-dir", str(tmp_path / "run"), "--set", "stop.at_target=false", "--stop-at-return", "100"]
     assert _main(monkeypatch, "train", "cartpole-dqn", *numbers, *others) == 0
     assert fake_run.run_dir == tmp_path / "run"
     config = fake_run.config
     assert config is not None
-    assert (config.actor.num_actors, config.learner.num_learners, config.seed) == (3, 2, 5)
+    assert (config.actor.num_actors, config.learner.num_learners, config.seed) == (3, 1, 5)
     assert (config.stop.max_steps, config.stop.max_seconds) == (1000, 1.5)
     assert (config.stop.target_return, config.stop.at_target) == (100.0, True)
 
