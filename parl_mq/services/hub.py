@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
 import time
 import uuid
 from collections.abc import Iterable
@@ -209,8 +208,8 @@ async def serve(options: NodeOptions, hub: HubOptions, stop: StopSignal) -> int:
         return await Hub(network, options.hub, hub, stop).run()
     finally:
         network.close()
-        if stop.is_set() and stop.reason == SUPERVISOR_GONE:  # it made the folder of the sockets, and cannot remove it
-            shutil.rmtree(Path(options.hub.removeprefix("ipc://")).parent, ignore_errors=True)
+        if stop.reason == SUPERVISOR_GONE:
+            options.remove_sockets()
 
 
 def _beside(control: str) -> str:

@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 import logging
 import os
+import shutil
 import signal
 import sys
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final, ParamSpec, TypeVar
 
 from parl_mq.config.models import NodeConfig
@@ -49,6 +51,10 @@ class NodeOptions:
     def is_supervised(self) -> bool:
         """Whether a supervisor started this node: then the run's settings are those of the local command line."""
         return self.lifeline_fd is not None
+
+    def remove_sockets(self) -> None:
+        """Removes the folder of the run's sockets, for a supervisor that made it and is gone."""
+        shutil.rmtree(Path(self.hub.removeprefix("ipc://")).parent, ignore_errors=True)
 
 
 class StoppedEarly(ParlError):
@@ -128,7 +134,9 @@ async def _supervised(options: NodeOptions, service: Callable[[StopSignal], Coro
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set, f"signal {number.name}")
     if options.lifeline_fd is not None:
-        watch_lifeline(options.lifeline_fd, lambda: _tell(loop, stop, SUPERVISOR_GONE))
+        watch_lifeline(
+            options.lifeline_fd, lambda: _tell(loop, stop, SUPERVISOR_GONE), before_the_end=options.remove_sockets
+        )
     code = await service(stop)
     return EXIT_INTERRUPTED if code == EXIT_OK and stop.reason == f"signal {signal.SIGINT.name}" else code
 
@@ -138,16 +146,20 @@ def _tell(loop: asyncio.AbstractEventLoop, stop: StopSignal, reason: str) -> Non
         loop.call_soon_threadsafe(stop.set, reason)
 
 
-def watch_lifeline(fd: int, on_loss: Callable[[], object]) -> None:
+def watch_lifeline(fd: int, on_loss: Callable[[], object], before_the_end: Callable[[], object]) -> None:
     """Calls `on_loss` when the pipe's write end closes, and ends the process LIFELINE_GRACE_S later.
 
     A thread of its own does this, so that a loop that hangs does not keep the process alive.
     """
 
+    def end() -> None:
+        before_the_end()
+        os._exit(EXIT_TEMPORARY)
+
     def watch() -> None:
         while os.read(fd, 1):
             pass
-        timer = threading.Timer(LIFELINE_GRACE_S, os._exit, (EXIT_TEMPORARY,))
+        timer = threading.Timer(LIFELINE_GRACE_S, end)
         timer.daemon = True
         timer.start()
         on_loss()

@@ -27,7 +27,7 @@ from parl_mq.errors import EXIT_INTERNAL
 
 PR_SET_PDEATHSIG: Final = 1
 PR_SET_NAME: Final = 15
-CHILDREN_END_S: Final = 5.0
+CHILDREN_END_S: Final = 4.5
 """Time that the children get to end by themselves after the supervisor has gone."""
 
 RunNode = Callable[[dict[str, Any]], int]

@@ -96,6 +96,14 @@ def test_a_second_ctrl_c_ends_everything_at_once(tmp_path: Path) -> None:
         _assert_nothing_left(run)
 
 
+def test_a_hanging_node_does_not_outlive_a_killed_command_for_long(tmp_path: Path) -> None:
+    with running(tmp_path / "run") as run:
+        run.wait_until_training()["learner-0"].send_signal(signal.SIGSTOP)
+        run.process.kill()
+        poll_until(lambda: True if not run.alive() else None, 5 * SLACK)
+        assert run.left_behind() == []
+
+
 def test_ctrl_c_while_the_replay_fills_ends_the_run_in_order(tmp_path: Path) -> None:
     with running(tmp_path / "run", *_set("replay.buffer_size=1000000", "replay.learning_starts=1000000")) as run:
         poll_until(lambda: any(row.get("phase") == "filling" for row in run.metrics()) or None, 60)

@@ -227,7 +227,7 @@ def test_the_lifeline_is_silent_while_the_supervisor_lives():
     lost = threading.Event()
     timers = _without_the_end_of_this_process()
     try:
-        watch_lifeline(reading, lost.set)
+        watch_lifeline(reading, lost.set, lambda: None)
         os.write(writing, b"x")
         assert not lost.wait(0.05)
         os.close(writing)
