@@ -124,6 +124,25 @@ def test_node_of_another_section_is_refused(tmp_path: Path) -> None:
     assert "node.*" in ended.stderr
 
 
+@pytest.mark.parametrize("closed", [(1,), (2,), (0, 1, 2)])
+def test_closed_standard_streams_lead_nowhere(tmp_path: Path, closed: tuple[int, ...]) -> None:
+    """The run's sockets and processes must not take their numbers, and nothing may fail for want of a stream."""
+    (tmp_path / "r").mkdir()
+    arguments = ["train", "cartpole-dqn", "--run-dir", "run", "--max-steps", "1000", "--set", "node.ring_directory=r"]
+    code = f"import os, sys; [os.close(n) for n in {closed}]; os.execv(sys.executable, sys.argv[1:])"
+    ended = subprocess.run(
+        [sys.executable, "-c", code, sys.executable, "-m", "parl_mq", *arguments],
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == EXIT_OK
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["env_steps"] >= 1000
+
+
 def test_console_script_is_this_command() -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     assert project["scripts"] == {"parl-mq": "parl_mq.cli:main"}
