@@ -85,6 +85,7 @@ def train(
             Nothing was started.
         EnvironmentFault: the environment cannot be made. Nothing was started.
         MemoryRefused: the replay table would not fit. Nothing was started.
+        CodedError: another command is training in `run_dir`. Nothing was started.
         NodeFailed: a node ended unexpectedly; the others were stopped.
         KeyboardInterrupt: Ctrl-C came a second time; everything was ended at once.
     """
@@ -95,27 +96,31 @@ def train(
     stop, kill = StopSignal(), StopSignal()
     with runtime_folder(settings.node) as runtime:
         directory = _open(settings, run_dir) if resume else _create(settings, run_dir)
+        with directory.held():
+            if resume:
+                directory.write_config(settings)
+                directory.forget_summary()
 
-        async def run() -> None:
-            _end_on_signals(stop, kill)
-            supervisor = Supervisor(
-                settings,
-                spec,
-                directory,
-                runtime=runtime,
-                started_at=started_at,
-                on_progress=on_progress or _ignore,
-            )
-            await supervisor.run(stop, kill)
+            async def run() -> None:
+                _end_on_signals(stop, kill)
+                supervisor = Supervisor(
+                    settings,
+                    spec,
+                    directory,
+                    runtime=runtime,
+                    started_at=started_at,
+                    on_progress=on_progress or _ignore,
+                )
+                await supervisor.run(stop, kill)
 
-        try:
-            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                runner.run(run())
-            if kill.is_set():
-                raise KeyboardInterrupt(kill.reason)
-        finally:
-            if not kill.is_set():
-                _draw(directory)
+            try:
+                with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                    runner.run(run())
+                if kill.is_set():
+                    raise KeyboardInterrupt(kill.reason)
+            finally:
+                if not kill.is_set():
+                    _draw(directory)
     return _result(directory, was_interrupted=stop.reason == INTERRUPTED)
 
 
@@ -149,8 +154,6 @@ def _open(config: RunConfig, run_dir: Path | str | None) -> RunDirectory:
             "give the same ones, or start a new run"
         )
     directory.read_memory()
-    directory.write_config(config)
-    directory.forget_summary()
     return directory
 
 

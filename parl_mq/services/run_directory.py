@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 from parl_mq.config.loader import dump_toml
 from parl_mq.config.models import RunConfig
-from parl_mq.errors import ConfigError
+from parl_mq.errors import EXIT_TEMPORARY, CodedError, ConfigError
 from parl_mq.observe.files import CHECKPOINTS, CONFIG, LOGS, METRICS, SUMMARY
 from parl_mq.services.files import write_atomically
 from parl_mq.services.run_memory import RunMemory
@@ -61,6 +64,23 @@ class RunDirectory:
         for folder in (directory.logs, directory.checkpoints):
             folder.mkdir(exist_ok=True)
         return directory
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keeps other commands from running in this directory while the block is open.
+
+        Raises:
+            CodedError: another one does.
+        """
+        number = os.open(self.path, os.O_RDONLY)
+        try:
+            try:
+                fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise CodedError(f"another command is training in {self.path}", EXIT_TEMPORARY) from error
+            yield
+        finally:
+            os.close(number)
 
     def forget_summary(self) -> None:
         """Removes the summary of an earlier start, which must not pass for that of the next one."""

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from parl_mq.config.loader import load_config
-from parl_mq.errors import ConfigError, SnapshotError
+from parl_mq.errors import EXIT_TEMPORARY, CodedError, ConfigError, SnapshotError
 from parl_mq.services.files import write_atomically
 from parl_mq.services.run_directory import RunDirectory
 from parl_mq.services.run_memory import RunMemory
@@ -29,6 +29,16 @@ def test_an_existing_directory_is_refused_and_left_alone(directory):
     with pytest.raises(ConfigError, match="exists already; name another one with --run-dir"):
         RunDirectory.create(directory.path, small_config())
     assert sorted(directory.path.rglob("*")) == before
+
+
+def test_one_command_at_a_time_runs_in_a_directory(directory):
+    again = RunDirectory.open(directory.path)
+    refusal = pytest.raises(CodedError, match="another command is training in")
+    with directory.held(), refusal as refused, again.held():
+        raise AssertionError("both ran")
+    assert refused.value.code == EXIT_TEMPORARY
+    with directory.held():
+        pass
 
 
 def test_a_place_where_nothing_can_be_made_is_refused(tmp_path):
