@@ -14,7 +14,7 @@ import torch
 
 from parl_mq.algorithms.registry import load_algorithm
 from parl_mq.config.models import RunConfig
-from parl_mq.errors import EXIT_OK, ConfigError
+from parl_mq.errors import EXIT_OK, ConfigError, SnapshotError
 from parl_mq.learn import checkpoint as checkpoints
 from parl_mq.learn.learner import DrawnRows, Learner, LearnerStep
 from parl_mq.learn.threads import prepare_training_thread
@@ -67,7 +67,7 @@ def build_learner(config: RunConfig, spec: TableSpec, welcome: Welcome, checkpoi
     """The trainer on its device, as its newest whole checkpoint left it; to be called in the work thread.
 
     Raises:
-        SnapshotError: the newest whole checkpoint is of another algorithm or network.
+        SnapshotError: the newest whole checkpoint is of another algorithm or network, or there are only damaged ones.
     """
     device = choose_device(config.node.device)
     prepare_training_thread(config.node.threads or 1)
@@ -85,6 +85,8 @@ def build_learner(config: RunConfig, spec: TableSpec, welcome: Welcome, checkpoi
     found = checkpoints.find_newest(checkpoint_root)
     for damage in found.damaged:
         log.warning("skipped a damaged checkpoint: %s", damage)
+    if found.checkpoint is None and found.damaged:
+        raise SnapshotError(f"no checkpoint under {checkpoint_root} is whole; start a new run in another directory")
     if found.checkpoint is not None:
         learner.resume(found.checkpoint)
         log.info("going on from %s, after %d updates", found.path, learner.num_updates)

@@ -1,18 +1,21 @@
 """The learner's hand-over of weights to the hub, and its device; the network is in memory."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from parl_mq.errors import ConfigError
+from parl_mq.errors import ConfigError, SnapshotError
+from parl_mq.learn.checkpoint import save
 from parl_mq.net.memory_channel import MemoryNetwork
-from parl_mq.services.learner import WeightsSource, choose_device
+from parl_mq.services.learner import WeightsSource, build_learner, choose_device
 from parl_mq.services.weights_exchange import announcement
 from parl_mq.services.weights_store import WeightsStore
+from parl_mq.spec import Space, TableSpec
 from parl_mq.wire.codec import Decoder, encode
 from parl_mq.wire.messages import CHUNK_BYTES, ChunkWanted, VersionGone, Weights, WeightsAnnounced, WeightsChunk
-from tests.services.builders import snapshot, soon, until
+from tests.services.builders import SPEC, small_config, snapshot, soon, until
 
 
 class Hub:
@@ -112,3 +115,17 @@ def test_auto_says_what_it_took(caplog):
     caplog.set_level("INFO")
     device = choose_device("auto")
     assert f"training on {device}" in caplog.text
+
+
+def _built(checkpoint_root):
+    spec = TableSpec(SPEC.columns, {"action": Space("Discrete", (0.0,), (1.0,))})
+    return build_learner(small_config("node.device=cpu"), spec, SimpleNamespace(generation=1), checkpoint_root)
+
+
+def test_a_learner_does_not_begin_anew_where_all_checkpoints_are_damaged(tmp_path):
+    path = save(tmp_path, _built(tmp_path).checkpoint(), keep=1)
+    _built(tmp_path)
+    (path / "trainer.safetensors").write_bytes(b"")
+    with pytest.raises(SnapshotError, match=r"no checkpoint under .* is whole"):
+        _built(tmp_path)
+    assert path.is_dir()
