@@ -81,8 +81,8 @@ def train(
         started_at: monotonic time from which the run's seconds count; None: now.
 
     Raises:
-        ConfigError: the settings are impossible, `run_dir` exists, or it holds another run than the one to be resumed.
-            Nothing was started.
+        ConfigError: the settings are impossible, the algorithm cannot learn in the environment, `run_dir` exists, or it
+            holds another run than the one to be resumed. Nothing was started.
         EnvironmentFault: the environment cannot be made. Nothing was started.
         MemoryRefused: the replay table would not fit. Nothing was started.
         CodedError: another command is training in `run_dir`. Nothing was started.
@@ -92,6 +92,7 @@ def train(
     started_at = time.monotonic() if started_at is None else started_at
     settings = config if isinstance(config, RunConfig) else load_config(config)
     spec = table_spec(settings)
+    settings.algorithm.check_spaces(spec)
     check_fits(settings, spec)
     stop, kill = StopSignal(), StopSignal()
     with runtime_folder(settings.node) as runtime:

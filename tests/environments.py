@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from itertools import repeat
 from typing import Any, Literal
@@ -129,6 +130,8 @@ class BrokenEnv(CounterEnv):
             match self._fault:
                 case "raises":
                     raise KeyError("joint 7")
+                case "exits":
+                    os._exit(0)
                 case "shape":
                     obs = np.zeros(2, np.float32)
                 case "nan observation":

@@ -52,3 +52,10 @@ def test_a_run_that_was_never_started_cannot_be_resumed(config: parl_mq.RunConfi
     with pytest.raises(ConfigError, match="no run directory"):
         parl_mq.train(config, run_dir=tmp_path, resume=True)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_environment_that_the_algorithm_cannot_learn_in_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    config = parl_mq.load_config("cartpole-dqn", overrides=["environment.id=Pendulum-v1"], environ={})
+    with pytest.raises(ConfigError, match="dqn needs one Discrete action"):
+        parl_mq.train(config, run_dir=tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []

@@ -26,7 +26,7 @@ from parl_mq.algorithms.targets import (
     n_step_target,
     update_target,
 )
-from parl_mq.errors import ConfigError, SnapshotError
+from parl_mq.errors import SnapshotError
 from parl_mq.model.acting import NumpyMlp
 from parl_mq.model.adam import Adam
 from parl_mq.model.encoder import ObservationEncoder
@@ -41,11 +41,13 @@ class DQN:
     @staticmethod
     def make_trainer(config: DQNConfig, spec: TableSpec, seed: int, device: torch.device) -> DQNTrainer:
         """See parl_mq.algorithms.base.Algorithm."""
+        config.check_spaces(spec)
         return DQNTrainer(config, spec, seed, device)
 
     @staticmethod
     def make_policy(config: DQNConfig, spec: TableSpec, ladder: npt.NDArray[np.float64]) -> DQNPolicy:
         """See parl_mq.algorithms.base.Algorithm."""
+        config.check_spaces(spec)
         return DQNPolicy(config, spec, ladder)
 
 
@@ -232,10 +234,7 @@ class _DiscreteActions:
     @classmethod
     def of(cls, spec: TableSpec) -> _DiscreteActions:
         name = spec.action_names[0]
-        space = spec.spaces.get(name)
-        if len(spec.action_names) > 1 or space is None or space.kind != "Discrete":
-            kinds = {name: space.kind if (space := spec.spaces.get(name)) else "unknown" for name in spec.action_names}
-            raise ConfigError(f"algorithm.name: dqn needs one Discrete action; the environment has {kinds}")
+        space = spec.spaces[name]
         return cls(int(space.low[0]), space.num_values, np.dtype(spec[name].dtype))
 
     def to_indices(self, action_B: npt.NDArray[np.generic]) -> npt.NDArray[np.int64]:

@@ -7,6 +7,8 @@ from typing import Annotated
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from parl_mq.config.models import AlgorithmConfig
+from parl_mq.errors import ConfigError
+from parl_mq.spec import TableSpec
 
 
 class DQNConfig(AlgorithmConfig):
@@ -32,3 +34,9 @@ class DQNConfig(AlgorithmConfig):
     huber_delta: PositiveFloat = 1.0
     epsilon: Annotated[float, Field(ge=0, le=1)] = 0.4
     epsilon_alpha: NonNegativeFloat = 7.0
+
+    def check_spaces(self, spec: TableSpec) -> None:
+        """See AlgorithmConfig: there must be one Discrete action."""
+        kinds = {name: space.kind if (space := spec.spaces.get(name)) else "unknown" for name in spec.action_names}
+        if list(kinds.values()) != ["Discrete"]:
+            raise ConfigError(f"algorithm.name: dqn needs one Discrete action; the environment has {kinds}")

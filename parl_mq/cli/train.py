@@ -83,9 +83,13 @@ def _process_started_at() -> float:
 def _tell_where_it_goes_on(run_dir: Path) -> None:
     import sys
 
+    from parl_mq.learn.checkpoint import find_newest
     from parl_mq.services.run_directory import RunDirectory
 
-    memory = RunDirectory.open(run_dir).read_memory()
+    directory = RunDirectory.open(run_dir)
+    memory = directory.read_memory()
+    for damage in find_newest(directory.checkpoints).damaged:
+        print(f"parl-mq: skipped a damaged checkpoint: {damage}", file=sys.stderr)
     print(
         f"going on after {memory.totals.get('env_steps_total', 0):,.0f} environment steps and {memory.updates:,.0f} "
         "updates; the replay is empty and is filled again before the learner goes on",

@@ -23,7 +23,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from parl_mq.config.import_paths import import_path
-from parl_mq.spec import Column
+from parl_mq.spec import Column, TableSpec
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
@@ -80,6 +80,13 @@ class AlgorithmConfig(Section):
     def extra_columns(self) -> tuple[Column, ...]:
         """Columns that the algorithm's actors store beside the environment's."""
         return ()
+
+    def check_spaces(self, spec: TableSpec) -> None:
+        """Refuses an environment that the algorithm cannot learn in; called before anything is started.
+
+        Raises:
+            ConfigError: names the space, and those that the algorithm can take.
+        """
 
 
 class ReplayConfig(Section):

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from parl_mq.config.loader import dump_toml
 from parl_mq.config.models import RunConfig
-from parl_mq.errors import EXIT_TEMPORARY, CodedError, ConfigError
+from parl_mq.errors import EXIT_TEMPORARY, CodedError, ConfigError, SnapshotError
 from parl_mq.observe.files import CHECKPOINTS, CONFIG, LOGS, METRICS, SUMMARY
 from parl_mq.services.files import write_atomically
 from parl_mq.services.run_memory import RunMemory
@@ -90,10 +90,14 @@ class RunDirectory:
         """What the run remembers; a run that has not begun remembers nothing.
 
         Raises:
-            SnapshotError: the file is damaged.
+            SnapshotError: the file is damaged, or missing although the run has begun.
         """
         path = self.path / MEMORY
-        return RunMemory.read(path) if path.exists() else RunMemory()
+        if path.exists():
+            return RunMemory.read(path)
+        if self.checkpoints.is_dir() and any(self.checkpoints.iterdir()):
+            raise SnapshotError(f"{path} is missing beside checkpoints: the run's counters are lost; start a new run")
+        return RunMemory()
 
     def write_memory(self, memory: RunMemory) -> None:
         """Replaces what the run remembers."""

@@ -16,7 +16,18 @@ from pathlib import Path
 from typing import Final
 
 from parl_mq.config.models import NodeConfig, RunConfig
-from parl_mq.errors import EXIT_INTERNAL, EXIT_OK, ConfigError, NodeFailed, PeerTimeout
+from parl_mq.errors import (
+    EXIT_CONFIG,
+    EXIT_INTERNAL,
+    EXIT_NOT_ALLOWED,
+    EXIT_OK,
+    EXIT_TEMPORARY,
+    EXIT_UNAVAILABLE,
+    EXIT_USAGE,
+    ConfigError,
+    NodeFailed,
+    PeerTimeout,
+)
 from parl_mq.net.endpoints import check_endpoint
 from parl_mq.net.zmq_channel import Network
 from parl_mq.services.hub_link import HubLink
@@ -33,6 +44,9 @@ TERMINATE_S: Final = 2.3
 """Nodes that outlive the hub are asked to end by a signal, and killed after this time."""
 ZYGOTE_MODULE: Final = "parl_mq.nodes.zygote"
 MAX_REASON: Final = 1500
+NODE_FAILURES: Final = (EXIT_USAGE, EXIT_UNAVAILABLE, EXIT_INTERNAL, EXIT_TEMPORARY, EXIT_NOT_ALLOWED, EXIT_CONFIG)
+PROGRESS_COMES_S: Final = 2.0
+"""The hub tells of its progress four times a second."""
 LOG_TAIL_LINES: Final = 12
 
 ProgressSink = Callable[[RunProgress], None]
@@ -127,6 +141,7 @@ class Supervisor:
         self._run_id: str | None = None
         self._failed: asyncio.Future[NodeFailed] = asyncio.get_running_loop().create_future()
         self._end_has_begun = asyncio.Event()
+        self._is_stopping = asyncio.Event()
         self._is_over = False
         self._lifeline, self._lifeline_writer = os.pipe()
 
@@ -163,7 +178,7 @@ class Supervisor:
         self._zygote = await self._start_zygote()  # first: it takes longest
         hub = await self._start("hub", "hub", self._hub_arguments())
         link = HubLink(network.connect(self._hub_endpoint), role="supervisor", name="supervisor", stop=StopSignal())
-        link.on_progress = self._on_progress
+        link.on_progress = self._note_progress
         async with asyncio.TaskGroup() as tasks:
             starting = tasks.create_task(self._start_nodes())
             background = [
@@ -287,12 +302,23 @@ class Supervisor:
         return child
 
     async def _watch(self, child: Child) -> None:
-        """The first node that ends with another code than 0 is a failure of the run; the hub's end is the run's."""
+        """The first node that ends unasked is a failure of the run; the hub's end is the run's."""
         code = await child.process.wait()
         if child.role == "hub":
             self._end_has_begun.set()
-        elif code != EXIT_OK and not self._is_over and not self._failed.done():
+        elif (code != EXIT_OK or not await self._hub_is_stopping()) and not self._is_over and not self._failed.done():
             self._failed.set_result(NodeFailed(child.end_in_words(), _exit_code(code)))
+
+    async def _hub_is_stopping(self) -> bool:
+        """Whether a node that ended with code 0 was asked to: the hub says so soon, if it has not said it before."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._is_stopping.wait(), PROGRESS_COMES_S)
+        return self._is_stopping.is_set() or self._end_has_begun.is_set()
+
+    def _note_progress(self, progress: RunProgress) -> None:
+        if progress.phase in ("stopping", "done"):
+            self._is_stopping.set()
+        self._on_progress(progress)
 
     @property
     def _hub_endpoint(self) -> str:
@@ -327,8 +353,8 @@ def _endpoint(folder: Path, name: str) -> str:
 
 
 def _exit_code(returncode: int | None) -> int:
-    """A node's own code where it is one, else that of a defect."""
-    return returncode if returncode is not None and 0 < returncode < 128 else EXIT_INTERNAL
+    """A node's own code where it is one that parl_mq documents, else that of a defect."""
+    return returncode if returncode in NODE_FAILURES else EXIT_INTERNAL
 
 
 def _child_environment(role: Role) -> dict[str, str]:

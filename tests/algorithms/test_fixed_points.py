@@ -7,6 +7,12 @@ import torch
 from parl_mq.algorithms.base import TrainingBatch
 from parl_mq.algorithms.dqn import DQN
 from parl_mq.algorithms.dqn_config import DQNConfig
+from parl_mq.config.models import RunConfig
+from parl_mq.learn.learner import DrawnRows, Learner
+from parl_mq.model.weights import unpack
+from parl_mq.replay.table import Table
+from parl_mq.rollout.building import build_collector
+from parl_mq.services.tables import table_settings
 from parl_mq.spec import Space, TableSpec
 
 GAMMA = 0.9
@@ -55,3 +61,53 @@ def test_huber_settles_where_its_own_gradients_cancel() -> None:
     # The mean target is what the squared error finds. Beyond delta each error counts alike: one terminal row in ten
     # pulls down with 1, the others up with 1 - 0.1 V, so 0.9 (1 - 0.1 V) = 0.1.
     assert _steady_q(*_rows(1, terminates=True), huber_delta=1.0) == pytest.approx(80 / 9, abs=0.3)
+
+
+@pytest.mark.parametrize(
+    ("end", "n_step", "expected", "tolerance"),
+    [("trunc", 1, 10.0, 0.3), ("trunc", 3, 10.0, 0.3), ("term", 1, 5.263, 0.2), ("term", 3, 5.02, 0.2)],
+)
+@pytest.mark.parametrize("kind", ["uniform", "prioritized"])
+def test_q_reaches_the_fixed_point_through_environment_fragments_table_and_learner(
+    end: str, n_step: int, expected: float, tolerance: float, kind: str
+) -> None:
+    config = _const_config(end, n_step, kind)
+    collector = build_collector(config, 0, clock=lambda: 0.0)
+    trainer = DQN.make_trainer(config.algorithm, collector.spec, 0, torch.device("cpu"))
+    learner = Learner(trainer, collector.spec, config.learner, beta=1.0, generation=1, clock=lambda: 0.0)
+    weights = learner.publish()
+    collector.load_weights(unpack(weights.payload), weights.version)
+    table = Table(table_settings(config), collector.spec, directory=None, rng=np.random.default_rng(0))
+    while table.num_live < 1_000:
+        fragments = collector.collect(1_000).fragments
+        if fragments is not None:
+            table.insert(fragments)
+    q_means = []
+    for _ in range(3_000):
+        draw = table.draw(64)
+        step = learner.learn(DrawnRows(draw.arrays(), draw.probabilities, draw.num_live))
+        table.update_priorities(draw.keys, step.magnitudes)
+        q_means.append(learner.take_figures()["q_mean"])  # all rows are of one state and one action
+    assert np.mean(q_means[-500:]) == pytest.approx(expected, abs=tolerance)
+    table.close()
+    collector.close()
+
+
+def _const_config(end: str, n_step: int, kind: str) -> RunConfig:
+    return RunConfig.model_validate(
+        {
+            "environment": {"id": "tests.environments:Const-v0", "kwargs": {"length": LENGTH, "end": end}},
+            "algorithm": {
+                "name": "dqn",
+                "gamma": GAMMA,
+                "n_step": n_step,
+                "batch_size": 64,
+                "hidden_sizes": (16,),
+                "learning_rate": 3e-3,
+                "target_update_interval": 20,
+                "huber_delta": 100.0,
+            },
+            "replay": {"kind": kind, "buffer_size": 4_000, "learning_starts": 100, "fragment_length": 8},
+            "actor": {"num_envs": 4},
+        }
+    )

@@ -102,7 +102,7 @@ def test_max_steps_ends_the_run_with_code_0_and_a_final_evaluation(tmp_path: Pat
     assert len(last["returns"]) == 20
 
 
-@pytest.mark.parametrize("wanted", [2.0, 8.0])
+@pytest.mark.parametrize("wanted", [4.0, 8.0])
 def test_measured_samples_per_insert_are_within_5_percent_of_the_setting(wanted: float, tmp_path: Path) -> None:
     options = ("--set", f"replay.samples_per_insert={wanted}", "--max-seconds", "12")
     with running(tmp_path / "run", *options) as run:

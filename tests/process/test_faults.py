@@ -49,6 +49,28 @@ def test_an_environment_that_keeps_breaking_ends_the_run_with_actor_environment_
     assert "actor-0" in summary["error"]
 
 
+def test_an_actor_that_an_environment_ends_with_code_0_ends_the_run_by_name(tmp_path: Path) -> None:
+    with running(tmp_path / "run", *_broken("exits")) as run:
+        code, _, stderr = run.finish()
+        assert code == 70
+        assert "actor-0 ended with code 0" in stderr
+        _assert_nothing_left(run)
+
+
+def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_is_taken(tmp_path: Path) -> None:
+    for options in (["--max-steps", "3000"], ["--resume", "--max-steps", "6000"]):
+        with running(tmp_path / "run", *options) as run:
+            assert run.finish()[0] == 0
+    older, newest = sorted((tmp_path / "run" / "checkpoints").glob("updates-*"))
+    weights = newest / "weights.safetensors"
+    weights.write_bytes(weights.read_bytes()[:100])
+    with running(tmp_path / "run", "--resume", "--max-steps", "9000") as run:
+        code, _, stderr = run.finish()
+        assert code == 0, stderr
+    assert f"skipped a damaged checkpoint: {weights}" in stderr.replace("\nparl-mq: ", "")
+    assert f"going on from {older}" in (tmp_path / "run" / "logs" / "learner-0.log").read_text()
+
+
 def test_a_learner_that_diverges_ends_the_run_by_name(tmp_path: Path) -> None:
     with running(tmp_path / "run", *_set("algorithm.learning_rate=1e30", "learner.max_skipped_updates=3")) as run:
         poll_until(lambda: run.nodes().get("learner-0"), 60)

@@ -94,6 +94,12 @@ def test_a_damaged_memory_is_refused_by_its_path(directory, text):
         directory.read_memory()
 
 
+def test_lost_counters_of_a_run_that_has_begun_are_refused(directory):
+    (directory.checkpoints / "updates-000000000100").mkdir()
+    with pytest.raises(SnapshotError, match=r"hub\.json is missing beside checkpoints"):
+        directory.read_memory()
+
+
 def test_a_file_is_replaced_whole_and_leaves_no_other_behind(tmp_path):
     path = tmp_path / "file"
     write_atomically(path, "old")
