@@ -53,6 +53,7 @@ async def serve(options: NodeOptions, directory: Path, stop: StopSignal) -> int:
             link.status.waits("the environment's spec")
             spec = await stop.wait_for(link.table_spec())
             if spec is not None:
+                await work(prepare_training_thread, config.node.threads or 1)
                 learner = await work(build_learner, config, spec, welcome, directory / CHECKPOINTS)
                 source = WeightsSource(network.connect(welcome.weights_endpoint))
                 node = LearnerNode(link, work, stop, learner, config, directory / CHECKPOINTS)
@@ -70,7 +71,6 @@ def build_learner(config: RunConfig, spec: TableSpec, welcome: Welcome, checkpoi
         SnapshotError: the newest whole checkpoint is of another algorithm or network, or there are only damaged ones.
     """
     device = choose_device(config.node.device)
-    prepare_training_thread(config.node.threads or 1)
     seed = int(np.random.SeedSequence(config.seed, spawn_key=(LEARNER_STREAM, 0)).generate_state(1)[0])
     policy_spec = spec.stacked(config.environment.frame_stack)
     trainer = load_algorithm(config.algorithm.name).make_trainer(config.algorithm, policy_spec, seed, device)

@@ -1,0 +1,13 @@
+"""What holds around every test."""
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def plain_arithmetic() -> Iterator[None]:
+    """No test leaves its thread taking subnormals for zero: the tests after it would compute with that."""
+    yield
+    assert sys.float_info.min / 2 > 0, "this test set flush-to-zero in the thread that runs the tests"
