@@ -6,7 +6,7 @@ import logging
 import secrets
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from itertools import count
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -16,15 +16,17 @@ import numpy.typing as npt
 
 from parl_mq.errors import SnapshotError
 from parl_mq.fragments import FragmentBatch
+from parl_mq.replay._priorities import Priorities
 from parl_mq.replay._rows import Incoming, Rows
-from parl_mq.replay._sum_tree import LARGEST_VALUE, SumTree
+from parl_mq.replay._shard import update
+from parl_mq.replay._sum_tree import SumTree
 from parl_mq.replay.contents import RingContents
 from parl_mq.replay.draws import KEYS, PROBABILITIES, Draw, draw_columns
-from parl_mq.replay.keys import POSITION_BITS, Keys, key_prefix, shards_of
+from parl_mq.replay.keys import Keys, key_prefix
 from parl_mq.replay.layout import RowLayout
 from parl_mq.replay.mapping import Segment
 from parl_mq.replay.memory import check_memory
-from parl_mq.replay.refusals import KeysRefused, PrioritiesRefused, TableEmpty
+from parl_mq.replay.refusals import PrioritiesRefused, TableEmpty
 from parl_mq.replay.ring import Leaves, Ring, Targets
 from parl_mq.replay.settings import FRAGMENTS_PER_SEGMENT
 from parl_mq.replay.settings import TableSettings as TableSettings
@@ -111,6 +113,8 @@ class Table:
         segments = [self._segment(shard, directory) for shard in range(settings.num_shards)]
         self.is_replacement = any(segment.is_replacement for segment in segments)
         self._rings = [self._ring(*item) for item in zip(count(), segments, rng.spawn(len(segments)), strict=False)]
+        self._shards = [ring.shard for ring in self._rings]
+        self._priorities = Priorities(alpha=settings.alpha, eps=settings.eps, is_uniform=settings.kind == "uniform")
         self._most_rows = min(ring.rows.num_rows for ring in self._rings) // FRAGMENTS_PER_SEGMENT
         self._most_live = min(ring.capacity for ring in self._rings)
         self._newest_default = (-1.0, Leaves(None, 0.0, 0.0))
@@ -173,15 +177,16 @@ class Table:
     def _default_leaves(self) -> Leaves:
         magnitude = self.max_magnitude
         if magnitude != self._newest_default[0]:
-            default = float(self._priorities(np.array([magnitude]))[0])
+            default = float(self._priorities.of(np.array([magnitude]))[0])
             self._newest_default = magnitude, Leaves(None, default, 0.0)
         return self._newest_default[1]
 
     @property
     def counts(self) -> TableCounts:
         """What happened since the table was made."""
-        each = [asdict(ring.counts) for ring in self._rings]
-        return TableCounts(**{name: sum(one[name] for one in each) for name in each[0]}, refused=self._num_refused)
+        names = [field.name for field in fields(TableCounts) if field.name != "refused"]
+        sums = {name: sum(getattr(ring.counts, name) for ring in self._rings) for name in names}
+        return TableCounts(**sums, refused=self._num_refused)
 
     def close(self, *, remove: bool = True) -> None:
         """Gives the memory back; nothing may be called after it.
@@ -189,6 +194,7 @@ class Table:
         Args:
             remove: the ring's files go too.
         """
+        self._shards.clear()
         while self._rings:
             self._rings.pop().close(remove=remove)
 
@@ -232,7 +238,7 @@ class Table:
         self._turn += 1  # two threads may now and then take the same turn, which does no harm
         if magnitudes is None:
             return ring.insert(incoming, self._default_leaves())
-        return ring.insert(incoming, Leaves(self._priorities(magnitudes), 0.0, magnitudes.max()))
+        return ring.insert(incoming, Leaves(self._priorities.of(magnitudes), 0.0, float(magnitudes.max())))
 
     def check_magnitudes(self, magnitudes: Magnitudes, num_expected: int) -> None:
         """Counts and refuses magnitudes that are none.
@@ -240,26 +246,11 @@ class Table:
         Raises:
             PrioritiesRefused: see `insert`.
         """
-        if magnitudes.dtype != np.float64 or magnitudes.shape != (num_expected,):
-            raise PrioritiesRefused(
-                f"magnitudes are {magnitudes.dtype} {magnitudes.shape}: they must be float64 {(num_expected,)}"
-            )
-        if num_expected and not (magnitudes.min() >= 0.0 and magnitudes.max() < np.inf):
-            bad = np.flatnonzero(~((magnitudes >= 0.0) & (magnitudes < np.inf)))
-            self._num_refused += len(bad)
-            raise PrioritiesRefused(
-                f"magnitude {magnitudes[bad[0]]} at index {bad[0]} is not finite and >= 0; none of the {num_expected} "
-                "was applied"
-            )
-
-    def _priorities(self, magnitudes: Magnitudes) -> Magnitudes:
-        if self.settings.kind == "uniform":
-            return np.ones(len(magnitudes))
-        shifted = np.minimum(magnitudes, LARGEST_VALUE) + self.settings.eps
-        priorities: Magnitudes = shifted**self.settings.alpha
-        if self.settings.eps == 0.0:
-            priorities[shifted == 0.0] = 0.0  # 0^0 is 1, but what has no priority stays without one at alpha = 0
-        return priorities
+        try:
+            self._priorities.check(magnitudes, num_expected)
+        except PrioritiesRefused as refused:
+            self._num_refused += refused.num_refused
+            raise
 
     def draw_columns(self, batch_size: int) -> list[Column]:
         """The arrays of a draw: names, shapes with the leading B, dtypes."""
@@ -354,29 +345,12 @@ class Table:
             PrioritiesRefused: a magnitude is NaN, infinite or negative, or there are not U. None was applied.
             KeysRefused: a key is not of this table, or was never given to a live row. None was applied.
         """
-        if keys.dtype != np.uint64 or keys.ndim != 1:
-            raise KeysRefused(f"keys are {keys.dtype} {keys.shape}: they must be uint64 [U]")
-        self.check_magnitudes(magnitudes, len(keys))
-        parts = self._by_ring(np.ascontiguousarray(keys), magnitudes, self._priorities(magnitudes))
-        with ExitStack() as locks:
-            for part in parts:
-                locks.enter_context(part.ring.lock)
-            found = [part.ring.find(part.keys) for part in parts]
-            num_applied = sum(part.apply(*slots) for part, slots in zip(parts, found, strict=True))
+        try:
+            num_applied = update(self._shards, self._priorities, keys, magnitudes)
+        except PrioritiesRefused as refused:
+            self._num_refused += refused.num_refused
+            raise
         return UpdateCounts(num_applied, len(keys) - num_applied)
-
-    def _by_ring(self, keys: Keys, magnitudes: Magnitudes, priorities: Magnitudes) -> list[_Update]:
-        """The updates of each ring, in the order of the rings; that of the locks, therefore."""
-        if len(self._rings) == 1:
-            return [_Update(self._rings[0], keys, magnitudes, priorities)]
-        shards = shards_of(keys)
-        by_shard = {ring.prefix >> POSITION_BITS: ring for ring in self._rings}
-        present = [int(shard) for shard in np.unique(shards)]
-        if foreign := [shard for shard in present if shard not in by_shard]:
-            index = int(np.flatnonzero(shards == foreign[0])[0])
-            raise KeysRefused(f"keys[{index}] is {keys[index]}: it is not of table {self.settings.name}")
-        masks = [(by_shard[shard], shards == shard) for shard in present]
-        return [_Update(ring, keys[mask], magnitudes[mask], priorities[mask]) for ring, mask in masks]
 
     def save(self, path: Path, metadata: Mapping[str, Any]) -> None:
         """Writes all rows with their keys and priorities, and the random streams, into one file.
@@ -449,24 +423,6 @@ class Table:
             ring.stream = own["streams"][shard]
         self._rng.bit_generator.state = own["stream"]
         self._turn = own["turn"]
-
-
-class _Update(NamedTuple):
-    """New priorities of one ring's rows, [U] each."""
-
-    ring: Ring
-    keys: Keys
-    magnitudes: Magnitudes
-    priorities: Magnitudes
-
-    def apply(self, slots: npt.NDArray[np.int64], indices: npt.NDArray[np.int64]) -> int:
-        """Writes what is still valid, under the ring's lock; returns how many that were."""
-        num_stale = len(self.keys) - len(slots)
-        magnitudes, priorities = self.magnitudes, self.priorities
-        if num_stale:
-            magnitudes, priorities = magnitudes[indices], priorities[indices]
-        self.ring.set_leaves(slots, priorities, num_stale, float(magnitudes.max(initial=0.0)))
-        return len(slots)
 
 
 def _fitting(
