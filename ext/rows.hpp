@@ -22,34 +22,52 @@ inline void acquire_fence() { __atomic_thread_fence(__ATOMIC_ACQUIRE); }
 // GCC takes a function that does nothing but ask for lines for one without effect, and drops its calls; the empty
 // statement is an effect.
 inline void prefetch(const void* p) { __builtin_prefetch(p); asm volatile(""); }
+inline void prefetch_to_write(const void* p) { __builtin_prefetch(p, 1); asm volatile(""); }
 
-// Two overlapping moves of 16 or 8 bytes cover any short length without a loop over bytes or a call.
-inline void copy_value(uint8_t* to, const uint8_t* from, int64_t size) {
-    if (size >= 16 && size <= 128) {
-        for (int64_t i = 0; i + 16 < size; i += 16) std::memcpy(to + i, from + i, 16);
-        std::memcpy(to + size - 16, from + size - 16, 16);
-    } else if (size == 8) {
-        std::memcpy(to, from, 8);
-    } else if (size == 4) {
-        std::memcpy(to, from, 4);
-    } else {
-        std::memcpy(to, from, size);
-    }
+// N moves of 16 bytes and one more that ends with the value: any length in [16 N, 16 N + 16].
+template <int N>
+inline void copy_wide(uint8_t* to, const uint8_t* from, int64_t size) {
+    for (int i = 0; i < N; ++i) std::memcpy(to + 16 * i, from + 16 * i, 16);
+    std::memcpy(to + size - 16, from + size - 16, 16);
 }
 
-// Copies of known size are single instructions; a call of memcpy costs more than the short columns themselves.
-template <class T>
-inline void spread(uint8_t* to, int64_t stride, const uint8_t* from, int64_t n) {
-    for (int64_t i = 0; i < n; ++i) std::memcpy(to + i * stride, from + i * sizeof(T), sizeof(T));
+// Short lengths without a loop over bytes or a call, which costs more than the short columns themselves.
+inline void copy_value(uint8_t* to, const uint8_t* from, int64_t size) {
+    switch ((size + 15) / 16) {
+        case 2: return copy_wide<1>(to, from, size);
+        case 3: return copy_wide<2>(to, from, size);
+        case 4: return copy_wide<3>(to, from, size);
+        case 5: return copy_wide<4>(to, from, size);
+        case 6: return copy_wide<5>(to, from, size);
+        case 7: return copy_wide<6>(to, from, size);
+        case 8: return copy_wide<7>(to, from, size);
+    }
+    if (size == 8)
+        std::memcpy(to, from, 8);
+    else if (size == 4)
+        std::memcpy(to, from, 4);
+    else
+        std::memcpy(to, from, size);
+}
+
+// Column by column into records: the size is looked at once.
+template <class Copy>
+inline void spread(uint8_t* to, int64_t stride, const uint8_t* from, int64_t size, int64_t n, Copy copy) {
+    for (int64_t i = 0; i < n; ++i) copy(to + i * stride, from + i * size, size);
 }
 
 inline void spread_column(uint8_t* to, int64_t stride, const uint8_t* from, int64_t size, int64_t n) {
     switch (size) {
-        case 1: return spread<uint8_t>(to, stride, from, n);
-        case 4: return spread<uint32_t>(to, stride, from, n);
-        case 8: return spread<uint64_t>(to, stride, from, n);
-        default:
-            for (int64_t i = 0; i < n; ++i) copy_value(to + i * stride, from + i * size, size);
+        case 1: return spread(to, stride, from, 1, n, [](auto* t, auto* f, int64_t) { *t = *f; });
+        case 4: return spread(to, stride, from, 4, n, [](auto* t, auto* f, int64_t) { std::memcpy(t, f, 4); });
+        case 8: return spread(to, stride, from, 8, n, [](auto* t, auto* f, int64_t) { std::memcpy(t, f, 8); });
+    }
+    switch ((size + 15) / 16) {
+        case 2: return spread(to, stride, from, size, n, copy_wide<1>);
+        case 3: return spread(to, stride, from, size, n, copy_wide<2>);
+        case 4: return spread(to, stride, from, size, n, copy_wide<3>);
+        case 5: return spread(to, stride, from, size, n, copy_wide<4>);
+        default: return spread(to, stride, from, size, n, copy_value);
     }
 }
 

@@ -20,6 +20,7 @@ from parl_mq.replay.values import checked
 
 
 cdef extern from "rows.hpp" namespace "parl" nogil:
+    void prefetch_to_write(const void *p) noexcept
     uint8_t *record_at(const Shape *shape, int64_t slot) noexcept
     void spread_column(uint8_t *to, int64_t stride, const uint8_t *source, int64_t size, int64_t n) noexcept
     void copy_value(uint8_t *to, const uint8_t *source, int64_t size) noexcept
@@ -35,6 +36,8 @@ cdef enum:
     # coming.
     SHORT_WINDOW = 1024
     LONG_HEAD = 256
+    # Of the records that a fragment takes so much is asked for before it is written; the processor sees the rest coming.
+    MOST_AHEAD = 16384
     # Getting the GIL back from a busy thread takes up to a switch interval, so it is given up for large copies alone.
     RELEASE_BYTES = 131072
 
@@ -190,6 +193,8 @@ cdef void scatter_rows(const Shape *shape, const Fragments *given, const Field *
             bury(shape, slot, shape.num_rows - slot)
             at += shape.num_rows - slot
             slot = 0
+        for i in range(0, min(n * shape.stride, MOST_AHEAD), 64):
+            prefetch_to_write(record_at(shape, slot) + i)
         write_headers(shape, given, f, slot, row)
         for c in range(num_columns):
             spread_column(record_at(shape, slot) + columns[c].offset, shape.stride,
@@ -206,16 +211,31 @@ cdef void scatter_rows(const Shape *shape, const Fragments *given, const Field *
         at += n
 
 
-cdef object _check_array(name, array, dtype, shape):
-    if array.dtype != dtype or array.shape != shape:
-        raise FragmentsRefused(f"{name!r} is {array.dtype} {array.shape}: it must be {dtype} {shape}")
-    if not array.flags.c_contiguous:
+cdef object ndarray = np.ndarray
+cdef object INT32 = np.dtype(np.int32)
+cdef object UINT8 = np.dtype(np.uint8)
+cdef object BOOL = np.dtype(np.bool_)
+
+
+cdef const uint8_t *_items(name, array, dtype, int64_t n, tuple shape) except NULL:
+    """Where the items of an array lie that must be [n, *shape]; the caller keeps it alive."""
+    cdef Py_buffer view
+    cdef bint fits
+    cdef Py_ssize_t i
+    if not isinstance(array, ndarray):
+        raise FragmentsRefused(f"{name!r} is a {type(array).__name__}: it must be an array")
+    actual = array.dtype
+    PyObject_GetBuffer(array, &view, PyBUF_STRIDES)
+    fits = (actual is dtype or actual == dtype) and view.ndim == 1 + len(shape) and view.shape[0] == n
+    for i in range(len(shape) if fits else 0):
+        fits = fits and view.shape[1 + i] == <Py_ssize_t>shape[i]
+    cdef bint is_contiguous = PyBuffer_IsContiguous(&view, b"C")
+    PyBuffer_Release(&view)
+    if not fits:
+        raise FragmentsRefused(f"{name!r} is {actual} {array.shape}: it must be {dtype} {(n, *shape)}")
+    if not is_contiguous:
         raise FragmentsRefused(f"{name!r} is not contiguous in memory")
-
-
-INT32 = np.dtype(np.int32)
-UINT8 = np.dtype(np.uint8)
-BOOL = np.dtype(np.bool_)
+    return <const uint8_t *>view.buf
 
 
 cdef class Incoming:
@@ -287,6 +307,8 @@ cdef class Rows:
         self._shape.terminated = offsets["terminated"]
         self._shape.truncated = offsets["truncated"]
         self._shape.first_observation = min(offsets[name] for name in spec.observation_names)
+        names = [column.name for column in spec.columns]
+        self._terminated, self._truncated = names.index("terminated"), names.index("truncated")
         self._num_columns = len(spec.columns)
         self._expected = {column.name: (np.dtype(column.dtype), column.shape) for column in spec.columns}
         for c, column in enumerate(spec.columns):
@@ -321,44 +343,39 @@ cdef class Rows:
 
     def take(self, fragments, spans, int64_t most_rows, int64_t most_live):
         cdef Incoming incoming = Incoming()
-        lengths = fragments.lengths
-        columns = fragments.columns
-        incoming.num_fragments = len(lengths)
+        incoming.num_fragments = len(fragments.lengths)
         if incoming.num_fragments == 0:
             raise FragmentsRefused("there are no fragments")
-        if columns.keys() != self._expected.keys():
-            raise FragmentsRefused(f"the columns are {sorted(columns)}: they must be {sorted(self._expected)}")
-        incoming.num_rows = len(columns["reward"])
         incoming._kept = (fragments, spans)
-        self._take_columns(incoming, columns)
+        self._take_columns(incoming, fragments.columns)
         self._take_lengths(incoming, fragments, spans)
-        check_fragments(&self._shape, incoming, address(columns["terminated"], incoming.num_rows, False),
-                        address(columns["truncated"], incoming.num_rows, False), most_rows, most_live)
+        check_fragments(&self._shape, incoming, incoming._sources[self._terminated],
+                        incoming._sources[self._truncated], most_rows, most_live)
         return incoming
 
     cdef _take_columns(self, Incoming incoming, columns):
         cdef int64_t c = 0
+        if len(columns) != len(self._expected) or "reward" not in columns:
+            self._refuse_names(columns)
+        incoming.num_rows = len(columns["reward"])
         for name, (dtype, shape) in self._expected.items():
-            array = columns[name]
-            _check_array(name, array, dtype, (incoming.num_rows, *shape))
-            incoming._sources[c] = address(array, incoming.num_rows * self._columns[c].size, False)
+            if name not in columns:
+                self._refuse_names(columns)
+            incoming._sources[c] = _items(name, columns[name], dtype, incoming.num_rows, shape)
             c += 1
+
+    cdef _refuse_names(self, columns):
+        raise FragmentsRefused(f"the columns are {sorted(columns)}: they must be {sorted(self._expected)}")
 
     cdef _take_lengths(self, Incoming incoming, fragments, spans):
         cdef int64_t n = incoming.num_fragments
-        cdef tuple shape = (n,)
-        _check_array("lengths", fragments.lengths, INT32, shape)
-        _check_array("num_context", fragments.num_context, INT32, shape)
-        _check_array("num_overlap", fragments.num_overlap, INT32, shape)
-        _check_array("starts_episode", fragments.starts_episode, BOOL, shape)
-        incoming._given.lengths = <const int32_t *>address(fragments.lengths, n * 4, False)
-        incoming._given.num_context = <const int32_t *>address(fragments.num_context, n * 4, False)
-        incoming._given.num_overlap = <const int32_t *>address(fragments.num_overlap, n * 4, False)
-        incoming._given.starts_episode = address(fragments.starts_episode, n, False)
+        incoming._given.lengths = <const int32_t *>_items("lengths", fragments.lengths, INT32, n, ())
+        incoming._given.num_context = <const int32_t *>_items("num_context", fragments.num_context, INT32, n, ())
+        incoming._given.num_overlap = <const int32_t *>_items("num_overlap", fragments.num_overlap, INT32, n, ())
+        incoming._given.starts_episode = _items("starts_episode", fragments.starts_episode, BOOL, n, ())
         incoming._given.spans = NULL
         if spans is not None:
-            _check_array("spans", spans, UINT8, (incoming.num_rows,))
-            incoming._given.spans = address(spans, incoming.num_rows, False)
+            incoming._given.spans = _items("spans", spans, UINT8, incoming.num_rows, ())
 
     def reserve(self, Incoming incoming, Part after, int64_t capacity):
         cdef Part part = Part()

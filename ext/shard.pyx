@@ -373,6 +373,14 @@ cdef class Shard:
         write_leaves(self._body.tree[0], 0, part.num_rows - part.before_wrap, part.leaves + part.before_wrap)
 
 
+def largest_magnitude(list shards):
+    cdef Shard shard
+    cdef double largest = 0.0
+    for shard in shards:
+        largest = max(largest, shard._body.max_magnitude[0])
+    return largest
+
+
 def update(list shards, Priorities rule, keys, magnitudes):
     cdef Update given
     cdef Shard shard

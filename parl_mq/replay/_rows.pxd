@@ -92,12 +92,15 @@ cdef class Rows:
     cdef Field _observations[MAX_COLUMNS]
     cdef Field _others[MAX_COLUMNS]
     cdef int64_t _num_columns
+    cdef int64_t _terminated  # which column that is
+    cdef int64_t _truncated
     cdef int64_t *_counters
     cdef dict _expected  # name -> (dtype, shape of a row), in the spec's order
     cdef object _kept
 
     cdef _lay_out(self, layout, spec)
     cdef _take_columns(self, Incoming incoming, columns)
+    cdef _refuse_names(self, columns)
     cdef _take_lengths(self, Incoming incoming, fragments, spans)
     cdef _place(self, Incoming incoming, Part part, int64_t capacity)
     cdef int64_t _victims(self, Part part, int64_t capacity)

@@ -18,7 +18,7 @@ from parl_mq.errors import SnapshotError
 from parl_mq.fragments import FragmentBatch
 from parl_mq.replay._priorities import Priorities
 from parl_mq.replay._rows import Incoming, Rows
-from parl_mq.replay._shard import update
+from parl_mq.replay._shard import largest_magnitude, update
 from parl_mq.replay._sum_tree import SumTree
 from parl_mq.replay.contents import RingContents
 from parl_mq.replay.draws import KEYS, PROBABILITIES, Draw, draw_columns
@@ -163,11 +163,7 @@ class Table:
     @property
     def max_magnitude(self) -> float:
         """What a row without a magnitude of its own gets."""
-        largest = FIRST_MAGNITUDE
-        for ring in self._rings:
-            if ring.max_magnitude > largest:
-                largest = ring.max_magnitude
-        return largest
+        return max(FIRST_MAGNITUDE, largest_magnitude(self._shards))
 
     @property
     def max_priority(self) -> float:
