@@ -143,6 +143,55 @@ def test_closed_standard_streams_lead_nowhere(tmp_path: Path, closed: tuple[int,
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["env_steps"] >= 1000
 
 
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_reader_who_leaves_ends_no_run(tmp_path: Path, options: list[str]) -> None:
+    (tmp_path / "r").mkdir()
+    arguments = ["train", "cartpole-dqn", "--run-dir", "run", "--max-steps", "1000", "--set", "node.ring_directory=r"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "parl_mq", *arguments, *options],
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    ) as train:
+        assert train.stdout is not None
+        train.stdout.readline()
+        train.stdout.close()
+        assert train.wait(60) == EXIT_OK
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["env_steps"] >= 1000
+
+
+def test_results_that_nobody_reads_are_no_fault(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    ended = subprocess.run(
+        [sys.executable, "-m", "parl_mq", "presets"],
+        cwd=tmp_path,
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        timeout=60,
+        check=False,
+    )
+    os.close(writer)
+    assert (ended.returncode, ended.stderr) == (EXIT_OK, b"")
+
+
+def test_a_result_that_cannot_be_written_is_a_failure(tmp_path: Path) -> None:
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "parl_mq", "presets"], cwd=tmp_path, stdout=full, timeout=60, check=False
+        )
+    assert ended.returncode != EXIT_OK
+
+
+def test_progress_that_cannot_be_written_is_no_fault(tmp_path: Path) -> None:
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "parl_mq", "runs"], cwd=tmp_path, stderr=full, timeout=60, check=False
+        )
+    assert ended.returncode == EXIT_OK
+
+
 def test_console_script_is_this_command() -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     assert project["scripts"] == {"parl-mq": "parl_mq.cli:main"}
