@@ -32,7 +32,9 @@ def check(
     from parl_mq.config.loader import load_environment_config
     from parl_mq.services.env_check import check_environment
 
-    report = check_environment(load_environment_config(env_id, overrides=settings or []), SEED, time.monotonic)
+    report = check_environment(
+        load_environment_config(env_id, overrides=options.settings_of_flags(settings)), SEED, time.monotonic
+    )
     if as_json:
         print(json.dumps(report.to_json()))
     else:

@@ -98,7 +98,9 @@ def runtime_folder(node: NodeConfig) -> Iterator[Path]:
         place = (
             f"node.runtime_directory = {node.runtime_directory}" if node.runtime_directory else "the temporary folder"
         )
-        raise ConfigError(f"{place}: no folder for sockets can be made there: {error.strerror}") from error
+        raise ConfigError(f"{place}: no folder for sockets can be made there: {error.strerror}").about(
+            "node.runtime_directory"
+        ) from error
     try:
         check_endpoint(_endpoint(folder, "replay-255"))  # the longest name
         yield folder
