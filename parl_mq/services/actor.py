@@ -48,6 +48,9 @@ EPISODES_A_MESSAGE: Final = 10_000
 Build = Callable[[int], Collector]
 """Makes the environments for the n-th time, n from 0; each time they get other seeds."""
 
+CREDIT: Final = "the replay node to take more rows"
+"""What an actor waits for while the replay node has given no reason."""
+
 log = logging.getLogger("parl_mq")
 
 
@@ -70,7 +73,7 @@ async def serve(options: NodeOptions, stop: StopSignal) -> int:
             rollout = Rollout(work, build, FaultCount(options.name, config.actor.max_environment_faults))
             await rollout.begin()
             await offer_spec(link, rollout.collector.spec)
-            link.status.waits("an open table")
+            link.status.waits("the replay node to open its table")
             replays = await stop.wait_for(link.replay_endpoints())
             if replays is not None:
                 actor = Actor(link, work, stop, rollout)
@@ -165,14 +168,14 @@ class Actor:
         self._rollout = rollout
         self._book = SenderBook()
         self._book_changed = asyncio.Event()
-        self._waiting_for = "the replay node"
+        self._waiting_for = CREDIT
         self._env_steps = 0
 
     async def run(self, replay: ReplayLink, weights: WeightsClient) -> None:
         """Collects until the stop, then sees its last rows acknowledged or gives them up."""
         async with asyncio.TaskGroup() as tasks:
             background = [tasks.create_task(replay.run()), tasks.create_task(weights.run())]
-            self._link.status.waits("the first weights")
+            self._link.status.waits("the learner's first weights")
             first = await self._stop.wait_for(weights.newer())
             if first is not None:
                 await self._act_with(first)
@@ -196,7 +199,7 @@ class Actor:
             case Credit():
                 self._book.acknowledge(message.last_sequence)
                 self._book.grant(message.credit_rows, message.credit_bytes)
-                self._waiting_for = message.waiting_for or "the replay node"
+                self._waiting_for = message.waiting_for or CREDIT
             case InsertRefused():
                 raise ParlError(f"the replay node refused rows of this actor: {message.reason}")
             case _:
@@ -289,7 +292,7 @@ class Actor:
             pass
         deadline = time.monotonic() + FAREWELL_S
         while self._book.unacknowledged_rows and (left_s := deadline - time.monotonic()) > 0:
-            self._link.status.waits("the last acknowledgements")
+            self._link.status.waits("the replay node to acknowledge the last rows")
             self._book_changed.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._book_changed.wait(), left_s)

@@ -199,13 +199,15 @@ def no_waits(monkeypatch):
 
 
 async def blocked(scene):
-    await until(lambda: scene.link.status.waiting_for and "wait for the learner" in scene.link.status.waiting_for)
+    await until(
+        lambda: (scene.link.status.waiting_for or "").startswith(("the learner to draw", "the learner's first draw"))
+    )
 
 
 async def test_nothing_is_stepped_before_there_are_weights(monkeypatch):
     collector = FakeCollector()
     async with acting(monkeypatch, collector) as (scene, task):
-        await until(lambda: scene.link.status.waiting_for == "the first weights")
+        await until(lambda: scene.link.status.waiting_for == "the learner's first weights")
         scene.stop.set("enough")
         await soon(task)
     assert collector.num_collected == 0
