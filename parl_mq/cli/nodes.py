@@ -113,7 +113,16 @@ def _node(
     from parl_mq.services.runtime import NodeOptions
 
     node = load_node_config(overrides=options.settings_of_flags(settings), environ=_environment(lifeline_fd))
-    return NodeOptions(name=name or _own_name(role), hub=hub, node=node, lifeline_fd=lifeline_fd)
+    name = name or _own_name(role)
+    if lifeline_fd is None:
+        _tell(f"{name} starts, and joins the hub at {hub}")  # loading torch takes seconds
+    return NodeOptions(name=name, hub=hub, node=node, lifeline_fd=lifeline_fd)
+
+
+def _tell(text: str) -> None:
+    import sys
+
+    print(f"parl-mq: {text}", file=sys.stderr, flush=True)
 
 
 def _environment(lifeline_fd: int | None) -> Mapping[str, str] | None:
