@@ -194,7 +194,8 @@ class StopConfig(Section):
     Attributes:
         target_return: mean evaluation return that counts as reached; None: there is no target.
         at_target: the run ends when the target is reached.
-        max_steps: environment steps of all actors.
+        max_steps: environment steps of all actors at least; those under way when they are done are still taken, some
+            hundreds, or a fiftieth.
         max_seconds: wall time since the command started.
     """
 
