@@ -46,6 +46,8 @@ MAX_REASON: Final = 1500
 NODE_FAILURES: Final = (EXIT_USAGE, EXIT_UNAVAILABLE, EXIT_INTERNAL, EXIT_TEMPORARY, EXIT_NOT_ALLOWED, EXIT_CONFIG)
 PROGRESS_COMES_S: Final = 2.0
 """The hub tells of its progress four times a second."""
+LAST_WORDS_S: Final = 2.0
+"""What a hub said before it ended is on its way for a moment."""
 LOG_TAIL_LINES: Final = 12
 
 ProgressSink = Callable[[RunProgress], None]
@@ -147,6 +149,7 @@ class Supervisor:
         self._failed: asyncio.Future[NodeFailed] = asyncio.get_running_loop().create_future()
         self._end_has_begun = asyncio.Event()
         self._is_stopping = asyncio.Event()
+        self._is_done = asyncio.Event()
         self._is_over = False
         self._lifeline, self._lifeline_writer = os.pipe()
 
@@ -196,6 +199,9 @@ class Supervisor:
             starting.cancel()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(hub.process.wait(), HUB_ENDS_S)
+            if hub.process.returncode == EXIT_OK:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._is_done.wait(), LAST_WORDS_S)
             for task in background:
                 task.cancel()
         self._judge(hub)
@@ -324,6 +330,8 @@ class Supervisor:
         if progress.phase in ("stopping", "done"):
             self._is_stopping.set()
         self._on_progress(progress)
+        if progress.phase == "done":
+            self._is_done.set()
 
     @property
     def _hub_endpoint(self) -> str:
