@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 RUN_DIR_VARIABLE: Final = "PARL_MQ_RUN_DIR"
 
 
-def _presets_that_start_with(typed: str) -> list[str]:
+def presets_that_start_with(typed: str) -> list[str]:
     """What the shell offers; where nothing fits it offers files."""
     from parl_mq.config.loader import preset_names
 
@@ -69,7 +69,7 @@ def settings_of_flags(texts: Sequence[str] | None, named: Sequence[Setting] = ()
 Source = Annotated[
     str,
     typer.Argument(
-        metavar="PRESET_OR_FILE", help="A preset's name, or a TOML file.", autocompletion=_presets_that_start_with
+        metavar="PRESET_OR_FILE", help="A preset's name, or a TOML file.", autocompletion=presets_that_start_with
     ),
 ]
 Settings = Annotated[

@@ -35,7 +35,8 @@ def test_version_and_help_go_to_stdout(tmp_path: Path) -> None:
     shown = _run(tmp_path, "--help")
     assert shown.returncode == EXIT_OK
     assert all(
-        f" {command} " in shown.stdout for command in ["train", "presets", "runs", "play", "env", "config", *ROLES]
+        f" {command} " in shown.stdout
+        for command in ["train", "presets", "runs", "play", "doctor", "env", "config", *ROLES]
     )
 
 
