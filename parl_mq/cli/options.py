@@ -22,14 +22,16 @@ def presets_that_start_with(typed: str) -> list[str]:
 
 
 def _checked_endpoint(context: typer.Context, option: typer.CallbackParam, endpoint: str) -> str:
-    """An address of another form is told before anything heavy is loaded, as a fault of where it was said."""
+    """An address that cannot be used is told before anything heavy is loaded, as a fault of where it was said."""
     from parl_mq.errors import ConfigError, UsageError
-    from parl_mq.net.endpoints import check_endpoint
+    from parl_mq.net.endpoints import check_endpoint, check_may_bind
 
     is_flag = not _is_from_environment(context, option.name or "")
     place, error = (option.opts[0], UsageError) if is_flag else (str(option.envvar), ConfigError)
     try:
         check_endpoint(endpoint)
+        if option.name == "bind":
+            check_may_bind(endpoint)
     except ConfigError as fault:
         raise error(f"{place}: {fault}") from fault
     return endpoint

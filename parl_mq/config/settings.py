@@ -107,7 +107,7 @@ def refuse_contradictions(settings: Sequence[Setting]) -> None:
     said: dict[Key, Setting] = {}
     for setting in settings:
         earlier = said.setdefault(setting.key, setting)
-        if earlier.value != setting.value:
+        if earlier is not setting and earlier.value != setting.value:
             raise UsageError(
                 f"{earlier.origin.place} and {setting.origin.place} say different things about "
                 f"{'.'.join(setting.key)}; leave one of them out"

@@ -125,6 +125,27 @@ def test_node_of_another_section_is_refused(tmp_path: Path) -> None:
     assert "node.*" in ended.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "environ", "code", "told"),
+    [
+        (["actor", "--hub", "foo"], {}, EXIT_USAGE, "--hub: endpoint 'foo' must be"),
+        (["actor"], {"PARL_MQ_HUB": "foo"}, EXIT_CONFIG, "PARL_MQ_HUB: endpoint 'foo' must be"),
+        (["replay", "--hub", "ipc://h", "--bind", "tcp://x"], {}, EXIT_USAGE, "--bind: endpoint 'tcp://x' must be"),
+        (["replay", "--hub", "ipc://h", "--bind", "tcp://8.8.8.8:9"], {}, EXIT_USAGE, "--bind: cannot bind"),
+        (["hub", "--bind", "ipc://h", "--config", "cartpole-dqn", "--run-dir", "."], {}, EXIT_USAGE, "--run-dir .: "),
+        (["hub", "--bind", "ipc://h", "--config", "cartpole-dqn"], {"PARL_MQ_RUN_DIR": "."}, EXIT_CONFIG, "RUN_DIR: "),
+        (["actor", "--hub", "ipc://h", "--set", "node.threads=1", "--set", "node.threads=2"], {}, EXIT_USAGE, "differ"),
+    ],
+)
+def test_a_nodes_wrong_option_is_blamed_on_where_it_was_said(
+    tmp_path: Path, arguments: list[str], environ: dict[str, str], code: int, told: str
+) -> None:
+    ended = _run(tmp_path, *arguments, **environ)
+    assert ended.returncode == code
+    assert told in ended.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("closed", [(1,), (2,), (0, 1, 2)])
 def test_closed_standard_streams_lead_nowhere(tmp_path: Path, closed: tuple[int, ...]) -> None:
     """The run's sockets and processes must not take their numbers, and nothing may fail for want of a stream."""

@@ -121,6 +121,14 @@ def test_flags_that_contradict_each_other_are_refused(
     assert fake_run.config is None
 
 
+def test_one_flag_does_not_contradict_itself(
+    fake_run: FakeRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _main(monkeypatch, "train", "cartpole-dqn", "--max-seconds", "nan") == EXIT_USAGE
+    assert "stop.max_seconds: input should be a finite number" in capsys.readouterr().err
+    assert fake_run.config is None
+
+
 def test_flags_that_agree_are_taken(fake_run: FakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
     assert _main(monkeypatch, "train", "cartpole-dqn", "--stop-at-return", "9", "--set", "stop.target_return=9") == 0
     assert fake_run.config is not None
