@@ -193,6 +193,10 @@ cdef class CommitLog:
         return self._num_inserted
 
     @property
+    def is_settled(self):
+        return self._head.reserved == self._head.committed and self._newest_plan().tail == self._head.tail
+
+    @property
     def planned_tail(self):
         return self._newest_plan().tail
 
@@ -213,8 +217,12 @@ cdef class CommitLog:
         store(&self._head.committed, committed)
         return self._num_inserted
 
-    def commit(self, int64_t committed, int64_t num_live, double max_magnitude, tuple sender, counts):
-        cdef int64_t slot = -1 if sender is None else self._slot_of(sender[0])
+    def commit(self, int64_t committed, int64_t num_live, double max_magnitude, sender, counts):
+        cdef int64_t slot = -1
+        if sender is not None:
+            if not isinstance(sender, tuple) or len(sender) != 5:
+                raise TypeError(f"a sender's mark is a tuple of 5, not {sender!r}")
+            slot = self._slot_of((<tuple>sender)[0])
         self._head.drawn, self._head.updated = counts.drawn, counts.updated
         self._head.stale, self._head.torn = counts.stale, counts.torn
         num_live += self._head.num_live
@@ -235,10 +243,11 @@ cdef class CommitLog:
         return &self._plans[1] if self._plans[1].number > self._plans[0].number else &self._plans[0]
 
     cdef _write(self, int64_t committed, int64_t num_live, int64_t num_inserted, double max_magnitude, int64_t slot,
-                tuple sender):
+                sender):
         """Everything but the counters: the record, the sender's entry, and the word that says that both are whole."""
         cdef Record record
         cdef Sender *who = &record.sender
+        cdef tuple mark
         record.number = who.number = self._number + 1
         record.committed, record.tail, record.num_live = committed, self._head.tail, num_live
         record.num_inserted, record.max_magnitude = num_inserted, max_magnitude
@@ -247,7 +256,8 @@ cdef class CommitLog:
         who.epoch = who.sequence = who.rows = who.num_bytes = 0
         if slot >= 0:
             who.name[0], who.name[1] = self._digests[slot][0], self._digests[slot][1]
-            who.epoch, who.sequence, who.rows, who.num_bytes = sender[1], sender[2], sender[3], sender[4]
+            mark = <tuple>sender  # of a named one, too: its items are found without asking it
+            who.epoch, who.sequence, who.rows, who.num_bytes = mark[1], mark[2], mark[3], mark[4]
         who.checksum = checksum_of(&record, RECORD_WORDS)
         in_order()
         self._records[record.number & 1] = record

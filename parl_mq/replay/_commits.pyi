@@ -54,6 +54,10 @@ class CommitLog:
         """Commits what the counters say: a new ring's first commit, or a repaired one's."""
 
     @property
+    def is_settled(self) -> bool:
+        """Whether the newest plan was carried out to its end."""
+
+    @property
     def planned_tail(self) -> int:
         """Where the newest plan lets the tail go."""
 

@@ -26,7 +26,7 @@ class Repair:
 
     segment: Segment
     commit: Structured
-    tail: int
+    plan: Structured
     num_live: int
 
     def apply(self) -> None:
@@ -38,14 +38,14 @@ class Repair:
             segment.senders[int(commit["slot"])] = entry
         segment.newest[0] = commit["number"]
         segment.max_magnitude[0] = max(float(segment.max_magnitude[0]), float(commit["max_magnitude"]))
-        for array in (segment.records_of_commits, segment.plans):
-            for index in range(len(array)):
-                if not _is_whole(array[index]):  # half-written by the kill: its number must not pass for the newest
-                    array[index] = np.zeros((), array.dtype)
-        end = max(self.tail, int(commit["committed"]))
-        segment.counters[[TAIL, COMMITTED, NUM_LIVE]] = self.tail, end, self.num_live
+        # What is half-written must not pass for the newest, nor a plan that nothing was reserved by.
+        for array, number in ((segment.records_of_commits, commit["number"]), (segment.plans, self.plan["number"])):
+            array[array["number"] > number] = np.zeros((), array.dtype)
+        tail = int(self.plan["tail"])
+        end = max(tail, int(commit["committed"]))
+        segment.counters[[TAIL, COMMITTED, NUM_LIVE]] = tail, end, self.num_live
         is_dead = np.ones(segment.shape.num_rows, np.bool_)
-        for slots in slot_ranges(self.tail, end, segment.shape.num_rows):
+        for slots in slot_ranges(tail, end, segment.shape.num_rows):
             is_dead[slots] = False
         segment.leaves[: segment.shape.num_rows][is_dead] = 0.0
 
@@ -58,14 +58,14 @@ def find_repair(segment: Segment) -> Repair:
     """
     commit = _newest_commit(segment)
     _check_senders(segment, commit)
-    tail = _tail(segment, commit)
-    committed = int(commit["committed"])
+    plan = _plan(segment, commit)
+    tail, committed = int(plan["tail"]), int(commit["committed"])
     num_live = _live_rows(segment, tail, committed) if tail < committed else 0
     is_settled = int(segment.counters[RESERVED]) == committed
     if is_settled and (num_live, tail) != (int(commit["num_live"]), int(commit["tail"])):
         raise refusal(segment.path, f"{num_live} rows are live, the commit record says {int(commit['num_live'])}")
     _check_magnitude(segment, "max_magnitude", float(segment.max_magnitude[0]))
-    return Repair(segment, commit, tail, num_live)
+    return Repair(segment, commit, plan, num_live)
 
 
 def read_commit(segment: Segment) -> Structured:
@@ -107,18 +107,19 @@ def _check_senders(segment: Segment, commit: Structured) -> None:
             raise refusal(segment.path, f"entry {slot} of its table of senders is damaged")
 
 
-def _tail(segment: Segment, commit: Structured) -> int:
-    """Where the oldest row is: where the plan for what is reserved lets the tail go."""
+def _plan(segment: Segment, commit: Structured) -> Structured:
+    """The plan by which everything up to `reserved` was reserved: it says where the oldest row may be."""
     reserved, committed = int(segment.counters[RESERVED]), int(commit["committed"])
-    plans = [plan for plan in segment.plans if _is_whole(plan) and int(plan["end"]) == reserved]
+    plans = [plan for plan in segment.plans.copy() if _is_whole(plan) and int(plan["end"]) == reserved]
     if not plans:
         raise refusal(segment.path, f"field 'reserved' of its head is {reserved}, which nothing has planned")
-    tail = int(max(plans, key=lambda plan: int(plan["number"]))["tail"])
+    newest: Structured = max(plans, key=lambda plan: int(plan["number"]))
+    tail = int(newest["tail"])
     if reserved < committed or not int(commit["tail"]) <= tail <= reserved:
         raise refusal(
             segment.path, f"its positions are tail {tail}, committed {committed} and reserved {reserved}: not in order"
         )
-    return tail
+    return newest
 
 
 def _live_rows(segment: Segment, tail: int, committed: int) -> int:

@@ -170,7 +170,8 @@ class Ring:
         """
         keys = np.empty(incoming.num_live, np.uint64)
         with self.writer:
-            self._finish_left_over()
+            if not self._log.is_settled:
+                self._finish_left_over()
             part = self._store(incoming, None, leaves, keys, sender)
             while part.stop < incoming.num_fragments:
                 part = self._store(incoming, part, leaves, keys, sender)
@@ -197,9 +198,8 @@ class Ring:
 
     def _finish_left_over(self) -> None:
         """Ends what an insert that was interrupted has begun; the caller holds `writer`, or is alone."""
-        if self._log.planned_tail > self.rows.tail or self.rows.reserved > self.rows.committed:
-            with self.lock:
-                self._finish_left_over_alone()
+        with self.lock:
+            self._finish_left_over_alone()
 
     def _finish_left_over_alone(self) -> None:
         if (tail := self._log.planned_tail) > self.rows.tail:
