@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,8 +14,10 @@ from parl_mq.replay._commits import digest_of
 from parl_mq.replay.layout import HEADER_DTYPE, HEADER_NAME
 from parl_mq.replay.mapping import Segment
 from parl_mq.replay.senders import SenderMark
+from parl_mq.replay.snapshot import StoredArray
 
 Array = npt.NDArray[Any]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,70 +62,70 @@ class RingContents:
     columns: dict[str, list[Array]]
     leaves: list[Array]
 
+    @property
+    def end(self) -> int:
+        """The position behind the last."""
+        return self.tail + sum(len(piece) for piece in self.leaves)
+
     def named_arrays(self) -> dict[str, list[Array]]:
         """All of it under names that tell headers, columns and leaves apart."""
-        return {
-            **{f"header/{name}": pieces for name, pieces in self.headers.items()},
-            **{f"column/{name}": pieces for name, pieces in self.columns.items()},
-            "leaves": self.leaves,
-        }
+        return _named(self.headers, self.columns, self.leaves)
 
-    @classmethod
-    def from_named_arrays(cls, start: int, tail: int, arrays: Mapping[str, Array]) -> RingContents:
-        """The contents whose arrays these are, as far as they lie behind the tail; one piece of each.
 
-        Args:
-            start: position of the arrays' first row.
-            tail: position of the first valid one.
-            arrays: by the names of `named_arrays`.
+@dataclass(frozen=True, slots=True)
+class StoredContents:
+    """The same in a snapshot.
 
-        Raises:
-            SnapshotError: their lengths differ, or the leaves are missing.
-        """
-        if len({len(array) for array in arrays.values()}) != 1 or "leaves" not in arrays:
-            raise SnapshotError("its arrays do not belong together")
-        if not 0 <= start <= tail <= start + len(arrays["leaves"]):
-            raise SnapshotError(f"its rows start at position {start}, and the valid ones at {tail}")
-        headers, columns = (
-            {
-                name.removeprefix(group): [array[tail - start :]]
-                for name, array in arrays.items()
-                if name.startswith(group)
-            }
-            for group in ("header/", "column/")
-        )
-        return cls(tail, headers, columns, [arrays["leaves"][tail - start :]])
+    Attributes:
+        start: position of the arrays' first row.
+        tail: position of the first valid one; those in front of it may be anything.
+        arrays: by the names of `RingContents.named_arrays`.
+    """
+
+    start: int
+    tail: int
+    arrays: Mapping[str, StoredArray]
 
     @property
     def end(self) -> int:
         """The position behind the last row."""
-        return self.tail + sum(len(piece) for piece in self.leaves)
+        return self.start + min((array.shape[0] for array in self.arrays.values()), default=0)
 
-    def write(self, segment: Segment) -> None:
-        """Copies the rows, which are one piece, and their leaves into a segment.
+    def check(self, segment: Segment) -> None:
+        """Whether the rows fit into a segment.
 
         Raises:
-            SnapshotError: it has other columns, or is too small.
+            SnapshotError: they have other columns, do not belong together, or are too many.
         """
-        num_rows = segment.shape.num_rows
-        if self.end - self.tail > num_rows:
-            raise SnapshotError(f"{self.end - self.tail} rows do not fit into {num_rows}")
-        headers, columns = _fields(segment.records())
-        ranges = slot_ranges(self.tail, self.end, num_rows)
-        for targets, given in (
-            (headers, self.headers),
-            (columns, self.columns),
-            ({"": segment.leaves}, {"": self.leaves}),
-        ):
-            if targets.keys() != given.keys():
-                raise SnapshotError(f"its columns are {sorted(given)}: they must be {sorted(targets)}")
-            for name, (column,) in given.items():
-                if column.dtype != targets[name].dtype or column.shape[1:] != targets[name].shape[1:]:
-                    raise SnapshotError(f"its column {name!r} is {column.dtype} {column.shape}")
+        targets = _targets(segment)
+        if targets.keys() != self.arrays.keys():
+            raise SnapshotError(f"its arrays are {sorted(self.arrays)}: they must be {sorted(targets)}")
+        for name, array in self.arrays.items():
+            if array.dtype != targets[name].dtype or array.shape[1:] != targets[name].shape[1:]:
+                raise SnapshotError(f"its array {name!r} is {array.dtype} {array.shape}")
+            if self.start + array.shape[0] != self.end:
+                raise SnapshotError("its arrays do not belong together")
+        if not 0 <= self.start <= self.tail <= self.end <= self.tail + segment.shape.num_rows:
+            raise SnapshotError(
+                f"its rows at positions [{self.start}, {self.end}), valid from {self.tail} on, do not fit into "
+                f"{segment.shape.num_rows}"
+            )
+
+    def write(self, segment: Segment) -> None:
+        """Copies the valid rows and their leaves into a segment that was checked.
+
+        Raises:
+            SnapshotError: an array is damaged.
+        """
+        for name, target in _targets(segment).items():
+            position = self.start
+            for chunk in self.arrays[name].chunks():
+                valid = chunk[max(self.tail - position, 0) :]
+                position += len(chunk)
                 done = 0
-                for slots in ranges:
+                for slots in slot_ranges(position - len(valid), position, segment.shape.num_rows):
                     size = slots.stop - slots.start
-                    targets[name][slots] = column[done : done + size]
+                    target[slots] = valid[done : done + size]
                     done += size
 
 
@@ -147,13 +149,26 @@ def contents_of(segment: Segment, tail: int, committed: int) -> RingContents:
     )
 
 
-def marks_of(segment: Segment) -> list[SenderMark]:
-    """The marks of all senders that a segment knows, the one that was silent for longest first."""
-    entries = segment.senders[segment.senders["number"] > 0]
+def marks_of(senders: npt.NDArray[np.void]) -> list[SenderMark]:
+    """The marks in a table of senders, the one that was silent for longest first."""
+    entries = senders[senders["number"] > 0]
     return [
         SenderMark(bytes(entry["name"]), *(int(entry[name]) for name in ("epoch", "sequence", "rows", "num_bytes")))
         for entry in entries[np.argsort(entries["number"])]
     ]
+
+
+def _targets(segment: Segment) -> dict[str, Array]:
+    headers, columns = _fields(segment.records())
+    return _named(headers, columns, segment.leaves)
+
+
+def _named(headers: Mapping[str, T], columns: Mapping[str, T], leaves: T) -> dict[str, T]:
+    return {
+        **{f"header/{name}": value for name, value in headers.items()},
+        **{f"column/{name}": value for name, value in columns.items()},
+        "leaves": leaves,
+    }
 
 
 def _fields(records: npt.NDArray[np.void]) -> tuple[dict[str, Array], dict[str, Array]]:

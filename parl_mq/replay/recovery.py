@@ -75,7 +75,7 @@ def read_commit(segment: Segment) -> Structured:
         RingRefused: there is none.
     """
     records = segment.records_of_commits.copy()
-    whole = [record for record in records if _is_whole(record)]
+    whole = [record for record in records if is_whole(record)]
     if not whole:
         raise refusal(segment.path, "both of its commit records are damaged")
     newest: Structured = max(whole, key=lambda record: int(record["number"]))
@@ -103,14 +103,14 @@ def _check_senders(segment: Segment, commit: Structured) -> None:
     entries = segment.senders
     is_used = entries.view(np.uint64).reshape(len(entries), -1).any(axis=1)
     for slot in np.flatnonzero(is_used):
-        if slot != commit["slot"] and not _is_whole(entries[slot]):
+        if slot != commit["slot"] and not is_whole(entries[slot]):
             raise refusal(segment.path, f"entry {slot} of its table of senders is damaged")
 
 
 def _plan(segment: Segment, commit: Structured) -> Structured:
     """The plan by which everything up to `reserved` was reserved: it says where the oldest row may be."""
     reserved, committed = int(segment.counters[RESERVED]), int(commit["committed"])
-    plans = [plan for plan in segment.plans.copy() if _is_whole(plan) and int(plan["end"]) == reserved]
+    plans = [plan for plan in segment.plans.copy() if is_whole(plan) and int(plan["end"]) == reserved]
     if not plans:
         raise refusal(segment.path, f"field 'reserved' of its head is {reserved}, which nothing has planned")
     newest: Structured = max(plans, key=lambda plan: int(plan["number"]))
@@ -138,6 +138,7 @@ def _live_rows(segment: Segment, tail: int, committed: int) -> int:
     return num_live
 
 
-def _is_whole(item: Any) -> bool:
+def is_whole(item: Any) -> bool:
+    """Whether a record, a plan or an entry of the table of senders has the checksum that it ends in."""
     raw = np.atleast_1d(item).view(np.uint8)
     return bool(checksum(raw[:-8]) == raw[-8:].view(np.uint64)[0])

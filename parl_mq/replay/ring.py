@@ -13,7 +13,7 @@ from parl_mq.errors import SnapshotError
 from parl_mq.replay._commits import CommitLog, check_rows
 from parl_mq.replay._rows import Incoming, Part, Rows
 from parl_mq.replay._sum_tree import SumTree
-from parl_mq.replay.contents import RingAccount, RingContents, contents_of, marks_of, slot_ranges
+from parl_mq.replay.contents import RingAccount, RingContents, StoredContents, contents_of, marks_of, slot_ranges
 from parl_mq.replay.keys import Keys
 from parl_mq.replay.mapping import NUM_LIVE, TAIL, Segment
 from parl_mq.replay.refusals import TableEmpty
@@ -349,42 +349,31 @@ class Ring:
 
     def account(self) -> RingAccount:
         """What goes with the contents; the caller holds `lock`."""
-        return RingAccount(self._log.num_inserted, self.max_magnitude, marks_of(self._segment))
+        return RingAccount(self._log.num_inserted, self.max_magnitude, marks_of(self._segment.senders))
 
-    def restore(self, contents: RingContents, account: RingAccount) -> None:
+    def restore(self, contents: StoredContents, account: RingAccount) -> None:
         """Puts rows back where they were; the ring is new.
 
         Raises:
             SnapshotError: they are not the rows of such a ring. The ring is not to be used then.
         """
-        contents.write(self._segment)
-        num_live, reached = check_rows(
-            self._segment.rows,
-            self._segment.shape.layout.stride,
-            self._segment.leaves,
-            contents.tail,
-            contents.end,
-        )
+        segment = self._segment
+        contents.check(segment)
+        contents.write(segment)
+        stride = segment.shape.layout.stride
+        num_live, reached = check_rows(segment.rows, stride, segment.leaves, contents.tail, contents.end)
         if reached < contents.end:
             raise SnapshotError(f"its rows from position {reached} on are no whole fragment")
         if account.num_inserted < num_live or not 0.0 <= account.max_magnitude < np.inf:
             raise SnapshotError(f"its account is damaged: {account.num_inserted} rows, {account.max_magnitude}")
-        self._write_restored(contents)
+        try:
+            for slots in slot_ranges(contents.tail, contents.end, self.rows.num_rows):
+                self.tree.write(slots.start, segment.leaves[slots].copy())  # through the tree, which checks and marks
+        except ValueError as exc:
+            raise SnapshotError(f"its priorities are damaged: {exc}") from exc
         self._restart(contents.tail, contents.end, num_live)
         self._raise_maximum(account.max_magnitude)
         self._log.begin(account.num_inserted, account.max_magnitude)
         for mark in account.senders:
             self._commit_nothing(mark)
         self.counts.inserted, self.counts.evicted = account.num_inserted, account.num_inserted - num_live
-
-    def _write_restored(self, contents: RingContents) -> None:
-        """The leaves once more, through the tree: it checks them."""
-        (leaves,) = contents.leaves
-        done = 0
-        for slots in slot_ranges(contents.tail, contents.end, self.rows.num_rows):
-            size = slots.stop - slots.start
-            try:
-                self.tree.write(slots.start, leaves[done : done + size])
-            except ValueError as exc:
-                raise SnapshotError(f"its priorities are damaged: {exc}") from exc
-            done += size

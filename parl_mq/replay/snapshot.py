@@ -9,9 +9,11 @@ CRC-32.
 from __future__ import annotations
 
 import json
+import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -67,18 +69,97 @@ def write_snapshot(
         file.write(MAGIC + np.array([len(head), zlib.crc32(head)], _NUMBER_DTYPE).tobytes() + head)
 
 
-def read_snapshot(path: Path) -> tuple[dict[str, Any], dict[str, Array]]:
-    """Reads a snapshot whole.
+@dataclass(frozen=True, slots=True)
+class StoredArray:
+    """An array of a snapshot, which is read a chunk at a time: it may be larger than the memory that is left.
+
+    Attributes:
+        path: of the snapshot.
+        name: of the array.
+        dtype: of it.
+        shape: of it.
+        crc32: of its bytes.
+        offset: where they lie in the file.
+    """
+
+    path: Path
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    crc32: int
+    offset: int
+
+    @property
+    def num_bytes(self) -> int:
+        """All of it."""
+        return prod(self.shape) * self.dtype.itemsize
+
+    def chunks(self) -> Iterator[Array]:
+        """Its rows, in order, in arrays of a few MiB. The memory of one is used again for the next.
+
+        Raises:
+            SnapshotError: at its end, where the bytes are not those that were written.
+        """
+        row_bytes = max(prod(self.shape[1:]) * self.dtype.itemsize, 1)
+        step = max(_CHUNK_BYTES // row_bytes, 1)
+        buffer = np.empty((min(step, self.shape[0]), *self.shape[1:]), self.dtype)
+        crc = 0
+        with self.path.open("rb") as file:
+            file.seek(self.offset)
+            for start in range(0, self.shape[0], step):
+                chunk = buffer[: min(step, self.shape[0] - start)]
+                raw = chunk.reshape(-1).view(np.uint8).data
+                if file.readinto(raw) != raw.nbytes:
+                    raise SnapshotError(f"{self.path}: array {self.name!r} is cut short")
+                crc = zlib.crc32(raw, crc)
+                yield chunk
+        if crc != self.crc32:
+            raise SnapshotError(f"{self.path}: array {self.name!r} is damaged")
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What a snapshot's head says.
+
+    Attributes:
+        metadata: JSON values.
+        arrays: by name.
+    """
+
+    metadata: dict[str, Any]
+    arrays: dict[str, StoredArray]
+
+    def verify(self) -> None:
+        """Reads everything.
+
+        Raises:
+            SnapshotError: an array is damaged.
+        """
+        for array in self.arrays.values():
+            for _ in array.chunks():
+                pass
+
+
+def open_snapshot(path: Path) -> Snapshot:
+    """Reads a snapshot's head, and checks that the file is as long as it says.
 
     Raises:
-        SnapshotError: the file is missing, damaged, of another kind or of a newer version.
+        SnapshotError: the file is missing, damaged, of another kind or of another version.
     """
     try:
         with path.open("rb") as file:
             metadata, entries = _read_head(path, file)
-            return metadata, {entry.name: _read_array(path, file, entry) for entry in entries}
+            offset, size = file.tell(), os.fstat(file.fileno()).st_size
     except OSError as exc:
         raise SnapshotError(f"{path}: {exc.strerror}") from exc
+    arrays = {}
+    for entry in entries:
+        array = StoredArray(path, entry.name, np.dtype(entry.dtype), entry.shape, entry.crc32, offset)
+        arrays[entry.name] = array
+        offset += array.num_bytes
+        if offset > size:
+            raise SnapshotError(f"{path}: array {entry.name!r} is cut short")
+    return Snapshot(metadata, arrays)
 
 
 def _head(metadata: Mapping[str, Any], entries: list[_Entry]) -> bytes:
@@ -130,19 +211,6 @@ def _checked(path: Path, entries: Iterable[_Entry]) -> list[_Entry]:
         if entry.dtype not in DTYPES or any(not isinstance(size, int) or size < 0 for size in entry.shape):
             raise SnapshotError(f"{path}: array {entry.name!r} is {entry.dtype} {entry.shape}")
     return entries
-
-
-def _read_array(path: Path, file: BinaryIO, entry: _Entry) -> Array:
-    dtype = np.dtype(entry.dtype)
-    num_bytes = int(np.prod(entry.shape, dtype=np.int64)) * dtype.itemsize
-    if num_bytes > path.stat().st_size - file.tell():
-        raise SnapshotError(f"{path}: array {entry.name!r} is cut short")
-    array = np.empty(entry.shape, dtype)
-    raw = array.reshape(-1).view(np.uint8).data
-    file.readinto(raw)  # type: ignore[attr-defined]  # every file that open gives has it, BinaryIO does not say so
-    if zlib.crc32(raw) != entry.crc32:
-        raise SnapshotError(f"{path}: array {entry.name!r} is damaged")
-    return array
 
 
 def _read_exactly(path: Path, file: BinaryIO, num_bytes: int) -> bytes:

@@ -18,7 +18,7 @@ from parl_mq.errors import RingRefused, SnapshotError
 from parl_mq.fragments import FragmentBatch
 from parl_mq.replay._rows import Incoming, Rows
 from parl_mq.replay._sum_tree import LARGEST_VALUE, SumTree
-from parl_mq.replay.contents import RingAccount, RingContents
+from parl_mq.replay.contents import RingAccount, StoredContents
 from parl_mq.replay.draws import KEYS, PROBABILITIES, Draw, draw_columns
 from parl_mq.replay.keys import POSITION_BITS, Keys, key_prefix, shards_of
 from parl_mq.replay.layout import RowLayout
@@ -31,7 +31,7 @@ from parl_mq.replay.ring_files import RingFiles
 from parl_mq.replay.senders import SenderMark, newest
 from parl_mq.replay.settings import FRAGMENTS_PER_SEGMENT
 from parl_mq.replay.settings import TableSettings as TableSettings
-from parl_mq.replay.snapshot import read_snapshot, write_snapshot
+from parl_mq.replay.snapshot import Snapshot, open_snapshot, write_snapshot
 from parl_mq.spec import Column, TableSpec
 
 Magnitudes = npt.NDArray[np.float64]
@@ -498,9 +498,11 @@ class Table:
             MemoryRefused: the table would not fit.
             RingRefused: there is a ring in the directory, or in use; it is left as it is.
         """
-        metadata, arrays = read_snapshot(path)
+        snapshot = open_snapshot(path)
+        if fresh:
+            snapshot.verify()  # before anything goes for it
         try:
-            own = metadata["table"]
+            own = snapshot.metadata["table"]
             settings = TableSettings(**own["settings"])
             table = cls(
                 settings,
@@ -514,21 +516,21 @@ class Table:
                 table.close(remove=False)
                 raise RingRefused(f"{directory} holds a ring; give --fresh to replace it by {path}")
             try:
-                table._restore(own, arrays)
+                table._restore(own, snapshot)
             except BaseException:
                 table.close()
                 raise
-            return table, metadata["more"]
+            return table, snapshot.metadata["more"]
         except SnapshotError as exc:
             raise SnapshotError(f"{path}: {exc}") from exc
         except (ValueError, KeyError, TypeError, IndexError) as exc:
             raise SnapshotError(f"{path}: it does not describe a table: {exc}") from exc
 
-    def _restore(self, own: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    def _restore(self, own: Mapping[str, Any], snapshot: Snapshot) -> None:
         for shard, ring in enumerate(self._rings):
             prefix = f"{shard}/"
-            given = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-            contents = RingContents.from_named_arrays(own["starts"][shard], own["tails"][shard], given)
+            given = {name.removeprefix(prefix): one for name, one in snapshot.arrays.items() if name.startswith(prefix)}
+            contents = StoredContents(own["starts"][shard], own["tails"][shard], given)
             ring.restore(contents, RingAccount.from_json(own["accounts"][shard]))
             if "streams" in own:
                 ring.stream = own["streams"][shard]

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from parl_mq.fragments import FragmentBatch
+from parl_mq.replay.ring import Ring
 from parl_mq.replay.senders import SenderMark
 from parl_mq.replay.table import Table, TableSettings
 from parl_mq.spec import TableSpec
@@ -55,16 +56,19 @@ def checksum(obs: npt.NDArray[np.uint8], action: npt.NDArray[np.int64]) -> int:
     return zlib.crc32(obs.tobytes() + action.tobytes())
 
 
-def stored_rows(table: Table) -> dict[int, list[tuple[int, int]]]:
-    """(sequence, row) of all live rows by sender; each is whole."""
-    found: dict[int, list[tuple[int, int]]] = {}
-    for ring in table._rings:
-        contents = ring.contents()
-        columns = {key: np.concatenate(pieces) for key, pieces in contents.columns.items()}
-        for index in np.flatnonzero(np.concatenate(contents.headers["flags"]) & 1):
-            obs, action = columns["obs"][index], columns["action"][index]
-            assert checksum(obs, action) == columns["checksum"][index]
-            found.setdefault(int(action[0]), []).append((int(action[1]), int(action[2])))
+def stored_rows(table: Table) -> list[dict[int, list[tuple[int, int]]]]:
+    """(sequence, row) of all live rows by sender, for each shard; each row is whole."""
+    return [_rows_of(ring) for ring in table._rings]
+
+
+def _rows_of(ring: Ring) -> dict[int, list[tuple[int, int]]]:
+    found: dict[int, list[tuple[int, int]]] = {sender: [] for sender in range(NUM_SENDERS)}
+    contents = ring.contents()
+    columns = {key: np.concatenate(pieces) for key, pieces in contents.columns.items()}
+    for index in np.flatnonzero(np.concatenate(contents.headers["flags"]) & 1):
+        obs, action = columns["obs"][index], columns["action"][index]
+        assert checksum(obs, action) == columns["checksum"][index]
+        found[int(action[0])].append((int(action[1]), int(action[2])))
     return found
 
 
