@@ -13,19 +13,16 @@ from parl_mq.replay._priorities cimport Priorities
 from parl_mq.replay._rows cimport (
     COMMITTED,
     LIVE_FLAG,
-    NUM_LIVE,
     TAIL,
     Part,
     Rows,
     Shape,
     acquire_fence,
     address,
-    full_fence,
     header_at,
     load,
     prefetch,
     slot_of,
-    store,
 )
 from parl_mq.replay._sum_tree cimport (
     SumTree,
@@ -347,19 +344,9 @@ cdef class Shard:
             total = choose(&self._body, stop - start, key, probability, chance, is_again, False)
         return total
 
-    def evict(self, Part part):
-        if part.tail > part.old_tail:
-            self._fill(part.old_tail, part.tail)
-            self.counts.evicted += part.num_evicted
-            store(&self._body.counters[NUM_LIVE], self._body.counters[NUM_LIVE] - part.num_evicted)
-            store(&self._body.counters[TAIL], part.tail)
-            full_fence()  # no store of the rows that follow may be seen before the tail that gives them up
-
-    def zero(self, Part part):
-        self._fill(part.start, part.end)
-
-    cdef void _fill(self, int64_t start, int64_t stop) noexcept:
-        """Sets the leaves of positions, as many as there are rows at most, to 0."""
+    def zero(self, int64_t start, int64_t stop):
+        if not 0 <= start <= stop <= start + self._body.shape.num_rows:
+            raise ValueError(f"positions [{start}, {stop}) are more than there are rows")
         cdef int64_t num_rows = self._body.shape.num_rows
         cdef int64_t first = start % num_rows
         cdef int64_t num_before = min(stop - start, num_rows - first)

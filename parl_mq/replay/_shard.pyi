@@ -37,7 +37,7 @@ class Shard:
     """Rows and the tree of their leaves, behind one lock.
 
     Threads: `total`, `choose` and `update` take the lock themselves, and give the GIL up for 512 items or more; fewer
-    take less time than getting it back. For `evict`, `zero`, `write_leaves` and `raise_maximum` the caller holds it.
+    take less time than getting it back. For `zero`, `write_leaves` and `raise_maximum` the caller holds it.
     """
 
     def __init__(self, rows: Rows, tree: SumTree, rng: np.random.Generator, max_magnitude: Float64s) -> None:
@@ -96,11 +96,12 @@ class Shard:
             ValueError: an array is too short or not contiguous.
         """
 
-    def evict(self, part: Part) -> None:
-        """Sets the victims' leaves to 0 and moves the tail past them, before anything overwrites them."""
+    def zero(self, start: int, stop: int) -> None:
+        """Sets the leaves of the positions [start, stop) to 0.
 
-    def zero(self, part: Part) -> None:
-        """Sets the leaves of all positions of a part to 0."""
+        Raises:
+            ValueError: these are none, or more than there are rows.
+        """
 
     def write_leaves(self, part: Part) -> None:
         """Writes the leaves of a part that was scattered.
