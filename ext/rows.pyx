@@ -11,6 +11,7 @@ from cpython.buffer cimport (
     PyBuffer_Release,
     PyObject_GetBuffer,
 )
+from cpython.object cimport PyObject
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
@@ -217,25 +218,48 @@ cdef object UINT8 = np.dtype(np.uint8)
 cdef object BOOL = np.dtype(np.bool_)
 
 
+cdef extern from "arrays.hpp" namespace "parl" nogil:
+    struct Array:
+        char *bytes
+        int ndim
+        Py_ssize_t *shape
+        PyObject *dtype
+        int flags
+
+    const int kContiguous
+    Array *fields_of(PyObject *array) noexcept
+
+
+def _check_layout():
+    """Whether arrays lie in memory as this module believes."""
+    probe = np.zeros((3, 5), np.int32)[1:]
+    cdef Array *seen = fields_of(<PyObject *>probe)
+    if (<size_t>seen.bytes != <size_t>probe.ctypes.data or seen.ndim != 2 or seen.shape[0] != 2 or seen.shape[1] != 5
+            or seen.dtype != <PyObject *>INT32 or not seen.flags & kContiguous
+            or fields_of(<PyObject *>probe.T).flags & kContiguous):
+        raise ImportError(f"NumPy {np.__version__} has another array object than parl_mq was written for")
+
+
+_check_layout()
+
+
 cdef const uint8_t *_items(name, array, dtype, int64_t n, tuple shape) except NULL:
     """Where the items of an array lie that must be [n, *shape]; the caller keeps it alive."""
-    cdef Py_buffer view
+    cdef Array *given
     cdef bint fits
     cdef Py_ssize_t i
     if not isinstance(array, ndarray):
         raise FragmentsRefused(f"{name!r} is a {type(array).__name__}: it must be an array")
-    actual = array.dtype
-    PyObject_GetBuffer(array, &view, PyBUF_STRIDES)
-    fits = (actual is dtype or actual == dtype) and view.ndim == 1 + len(shape) and view.shape[0] == n
+    given = fields_of(<PyObject *>array)
+    fits = (given.dtype == <PyObject *>dtype or array.dtype == dtype) and given.ndim == 1 + len(shape)
+    fits = fits and given.shape[0] == n
     for i in range(len(shape) if fits else 0):
-        fits = fits and view.shape[1 + i] == <Py_ssize_t>shape[i]
-    cdef bint is_contiguous = PyBuffer_IsContiguous(&view, b"C")
-    PyBuffer_Release(&view)
+        fits = fits and given.shape[1 + i] == <Py_ssize_t>shape[i]
     if not fits:
-        raise FragmentsRefused(f"{name!r} is {actual} {array.shape}: it must be {dtype} {(n, *shape)}")
-    if not is_contiguous:
+        raise FragmentsRefused(f"{name!r} is {array.dtype} {array.shape}: it must be {dtype} {(n, *shape)}")
+    if not given.flags & kContiguous:
         raise FragmentsRefused(f"{name!r} is not contiguous in memory")
-    return <const uint8_t *>view.buf
+    return <const uint8_t *>given.bytes
 
 
 cdef class Incoming:

@@ -86,7 +86,7 @@ cdef class Lock:
     def __enter__(self):
         take(&self._mutex, True)
 
-    def __exit__(self, *_):
+    def __exit__(self, kind, error, traceback):
         self._mutex.unlock()
 
 
@@ -104,12 +104,7 @@ cdef void take(mutex *lock, bint has_gil) noexcept nogil:
 
 
 cdef class Counts:
-    cdef public int64_t inserted
-    cdef public int64_t evicted
-    cdef public int64_t drawn
-    cdef public int64_t updated
-    cdef public int64_t stale
-    cdef public int64_t torn
+    pass
 
 
 # What kernels need of a shard, without Python.
@@ -360,9 +355,9 @@ cdef class Shard:
         write_leaves(self._body.tree[0], 0, part.num_rows - part.before_wrap, part.leaves + part.before_wrap)
 
 
-def largest_magnitude(list shards):
+def largest_magnitude(list shards, double least):
     cdef Shard shard
-    cdef double largest = 0.0
+    cdef double largest = least
     for shard in shards:
         largest = max(largest, shard._body.max_magnitude[0])
     return largest

@@ -110,8 +110,8 @@ class Shard:
             ValueError: it was not.
         """
 
-def largest_magnitude(shards: list[Shard]) -> float:
-    """The largest magnitude that was ever applied in any of them; 0 at first."""
+def largest_magnitude(shards: list[Shard], least: float) -> float:
+    """The largest magnitude that was ever applied in any of them, at least `least`."""
 
 def update(shards: list[Shard], rule: Priorities, keys: Keys, magnitudes: Float64s) -> int:
     """Gives rows new priorities, the last one where a key stands twice, and notes the largest magnitude.

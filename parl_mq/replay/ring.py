@@ -173,8 +173,9 @@ class Ring:
     ) -> Part:
         part = self.rows.plan(incoming, after, self.capacity)
         self._log.reserve(part.end, part.tail)
-        with self.lock:
-            self._evict(part)
+        if part.tail > part.old_tail:
+            with self.lock:
+                self._evict(part)
         self.rows.scatter(incoming, part, leaves.values, leaves.default, keys)
         with self.lock:
             self.shard.write_leaves(part)
@@ -224,10 +225,10 @@ class Ring:
 
     def _commit(self, part: Part, sender: SenderMark | None) -> None:
         """Makes a part count, with all in front of it, for good; the caller holds the lock."""
-        self.counts.inserted = self._log.commit(part.end, part.num_live, self.max_magnitude, sender, self.counts)
+        self.counts.inserted = self._log.commit(part.end, part.num_live, self.shard.max_magnitude, sender, self.counts)
 
     def _commit_nothing(self, sender: SenderMark | None) -> None:
-        self._log.commit(self.rows.committed, 0, self.max_magnitude, sender, self.counts)
+        self._log.commit(self.rows.committed, 0, self.shard.max_magnitude, sender, self.counts)
 
     def draw(self, targets: Targets, start: int, stop: int, chance: float) -> float | None:
         """Draws rows and copies their windows into the rows [start, stop) of the targets.

@@ -205,7 +205,7 @@ class Table:
     @property
     def max_magnitude(self) -> float:
         """What a row without a magnitude of its own gets."""
-        return max(FIRST_MAGNITUDE, largest_magnitude(self._shards))
+        return largest_magnitude(self._shards, FIRST_MAGNITUDE)
 
     @property
     def max_priority(self) -> float:
@@ -213,7 +213,7 @@ class Table:
         return self._default_leaves().default
 
     def _default_leaves(self) -> Leaves:
-        magnitude = self.max_magnitude
+        magnitude = largest_magnitude(self._shards, FIRST_MAGNITUDE)
         if magnitude != self._newest_default[0]:
             default = float(self._priorities.of(np.array([magnitude]))[0])
             self._newest_default = magnitude, Leaves(None, default, 0.0)
