@@ -17,7 +17,6 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
 from parl_mq.replay.refusals import FragmentsRefused
-from parl_mq.replay.values import checked
 
 
 cdef extern from "rows.hpp" namespace "parl" nogil:
@@ -218,20 +217,8 @@ cdef object UINT8 = np.dtype(np.uint8)
 cdef object BOOL = np.dtype(np.bool_)
 
 
-cdef extern from "arrays.hpp" namespace "parl" nogil:
-    struct Array:
-        char *bytes
-        int ndim
-        Py_ssize_t *shape
-        PyObject *dtype
-        int flags
-
-    const int kContiguous
-    Array *fields_of(PyObject *array) noexcept
-
-
 def _check_layout():
-    """Whether arrays lie in memory as this module believes."""
+    """Whether arrays lie in memory as these modules believe."""
     probe = np.zeros((3, 5), np.int32)[1:]
     cdef Array *seen = fields_of(<PyObject *>probe)
     if (<size_t>seen.bytes != <size_t>probe.ctypes.data or seen.ndim != 2 or seen.shape[0] != 2 or seen.shape[1] != 5
@@ -549,53 +536,3 @@ cdef class Rows:
         for i in range(n):
             flags[i] = header_at(&self._shape, slot_of(&self._shape, key[i])).flags & LIVE_FLAG
         return result
-
-
-cdef class RowWriter:
-    cdef uint8_t *_targets[MAX_COLUMNS]
-    cdef tuple _names
-    cdef tuple _arrays
-    cdef tuple _dtypes
-    cdef tuple _shapes
-
-    def __cinit__(self, columns):
-        if len(columns) > MAX_COLUMNS:
-            raise ValueError(f"{len(columns)} columns are given: at most {MAX_COLUMNS} are possible")
-        self._names, self._arrays = tuple(columns), tuple(columns.values())
-        self._dtypes = tuple([array.dtype for array in self._arrays])
-        self._shapes = tuple([array.shape[1:] for array in self._arrays])
-        for c, array in enumerate(self._arrays):
-            self._targets[c] = address(array, array.nbytes, True)
-
-    def put(self, tuple values, int64_t index):
-        cdef Py_ssize_t c
-        if len(values) != len(self._names):
-            raise ValueError(f"{len(values)} values are given for {len(self._names)} columns")
-        for c in range(len(values)):
-            value = values[c]
-            if type(value) is ARRAY and value.dtype is self._dtypes[c]:
-                if self._copy(c, value, index):
-                    continue
-            elif type(value) is SCALARS[self._dtypes[c].kind] and self._shapes[c] == ():
-                self._arrays[c][index] = value
-                continue
-            self._arrays[c][index] = checked(self._names[c], value, self._shapes[c], self._dtypes[c])
-
-    cdef bint _copy(self, Py_ssize_t c, value, int64_t index) except -1:
-        """Copies an array of the right dtype if its shape is right too and it lies in one piece."""
-        cdef Py_buffer view
-        cdef tuple shape = self._shapes[c]
-        cdef bint fits
-        cdef Py_ssize_t i
-        PyObject_GetBuffer(value, &view, PyBUF_STRIDES)
-        fits = view.ndim == len(shape) and PyBuffer_IsContiguous(&view, b"C")
-        for i in range(view.ndim if fits else 0):
-            fits = fits and view.shape[i] == shape[i]
-        if fits:
-            memcpy(self._targets[c] + index * view.len, view.buf, view.len)
-        PyBuffer_Release(&view)
-        return fits
-
-
-cdef object ARRAY = np.ndarray
-cdef dict SCALARS = {"b": bool, "i": int, "u": int, "f": float}

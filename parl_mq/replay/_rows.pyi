@@ -1,6 +1,5 @@
 """Records of one segment in memory: where fragments go, copying them in and windows of them out."""
 
-from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -172,25 +171,3 @@ class Rows:
 
     def are_live(self, keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
         """Whether a transition starts at each of the rows, which are valid."""
-
-class RowWriter:
-    """Writes single rows of several arrays, in a fraction of the time of as many assignments."""
-
-    def __init__(self, columns: Mapping[str, Array]) -> None:
-        """A writer of arrays [R, *shape] by name, C-contiguous.
-
-        Raises:
-            ValueError: there are too many.
-        """
-
-    def put(self, values: tuple[object, ...], index: int) -> None:
-        """Writes one row.
-
-        Args:
-            values: an array, NumPy scalar, Python number or list for each column, as `parl_mq.replay.values.checked`
-                takes them.
-            index: row, in [0, R).
-
-        Raises:
-            ValueError: a value does not fit; the ones in front of it were written.
-        """
