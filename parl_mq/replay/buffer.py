@@ -305,8 +305,7 @@ class Replay:
         names = self._values.observation_names
         stack = self._table.settings.frame_stack
         if stack == 1:
-            next_names = tuple(f"next_{name}" for name in names)
-            return grouped(columns, "obs", names), grouped(columns, "next_obs", next_names)
+            return grouped(columns, "obs", names), grouped(columns, "next_obs", self._values.next_names)
         obs, next_obs = {}, {}
         for name in names:
             frames = columns[name.replace("obs", "frames", 1)]
@@ -478,6 +477,8 @@ def _of_last_step(value: Value, staging: FragmentStaging) -> Value:
         return staging.no_ends
     if np.ndim(value) > 0:
         return value
+    if not isinstance(value, bool | np.bool_):
+        raise ValueError(f"terminated or truncated is {value!r}: it must be a bool, or an array of them")
     flags = np.zeros_like(staging.no_ends)
     flags[-1:] = value
     return flags

@@ -21,7 +21,7 @@ from parl_mq.replay._rows import Incoming, Rows
 from parl_mq.replay._shard import largest_magnitude, update
 from parl_mq.replay._sum_tree import SumTree
 from parl_mq.replay.contents import RingAccount, StoredContents
-from parl_mq.replay.draws import KEYS, PROBABILITIES, Draw, draw_columns
+from parl_mq.replay.draws import Draw, draw_columns
 from parl_mq.replay.keys import Keys, key_prefix
 from parl_mq.replay.layout import RowLayout
 from parl_mq.replay.mapping import COMMITTED, RESERVED, TAIL, Segment, SegmentIdentity, new_segment
@@ -114,6 +114,7 @@ class Table:
         self.spec = spec
         self._need = settings.memory_need(spec)
         names = [column.name for column in self.draw_columns(1)]
+        self._drawn_names = names[:-2]  # keys and probabilities stand behind them
         if len(set(names)) != len(names):
             raise ValueError(f"an extra column has the name of one of a draw's own: {names}")
         self._newest_batch: tuple[int, list[tuple[str, tuple[int, ...], np.dtype[Any]]]] = (0, [])
@@ -338,25 +339,22 @@ class Table:
             raise ValueError(f"batch_size is {batch_size}: it must be at least 1")
         wanted = self._arrays_of(batch_size)
         if out is None:
-            arrays = {name: np.empty(shape, dtype) for name, shape, dtype in wanted}
+            arrays = [np.empty(shape, dtype) for _, shape, dtype in wanted]
         else:
-            arrays = {name: _fitting(out, name, shape, dtype) for name, shape, dtype in wanted}
-        total = self._fill(arrays, batch_size)
-        keys, probabilities = arrays.pop(KEYS), arrays.pop(PROBABILITIES)
-        return Draw(arrays, keys, probabilities, self.num_live, total)
+            arrays = [_fitting(out, name, shape, dtype) for name, shape, dtype in wanted]
+        *columns, keys, probabilities = arrays
+        total = self._fill(Targets(tuple(columns), keys, probabilities), batch_size)
+        return Draw(dict(zip(self._drawn_names, columns, strict=True)), keys, probabilities, self.num_live, total)
 
     def _arrays_of(self, batch_size: int) -> list[tuple[str, tuple[int, ...], np.dtype[Any]]]:
-        if batch_size != self._newest_batch[0]:
+        size, arrays = self._newest_batch  # read once: another thread may draw batches of another size
+        if size != batch_size:
             columns = self.draw_columns(batch_size)
-            self._newest_batch = (
-                batch_size,
-                [(column.name, column.shape, np.dtype(column.dtype)) for column in columns],
-            )
-        return self._newest_batch[1]
+            arrays = [(column.name, column.shape, np.dtype(column.dtype)) for column in columns]
+            self._newest_batch = batch_size, arrays
+        return arrays
 
-    def _fill(self, arrays: dict[str, npt.NDArray[Any]], batch_size: int) -> float:
-        *columns, keys, probabilities = arrays.values()
-        targets = Targets(tuple(columns), keys, probabilities)
+    def _fill(self, targets: Targets, batch_size: int) -> float:
         num_drawn = 0
         total = 0.0
         while num_drawn < batch_size:

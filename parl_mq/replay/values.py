@@ -66,6 +66,7 @@ class StepValues:
 
     Attributes:
         observation_names: of the observation's columns.
+        next_names: of the columns of a draw that hold the next observation.
         action_names: of the action's.
         extra_names: of those that are neither these nor step columns.
         step_names: of all but the observation's.
@@ -73,6 +74,7 @@ class StepValues:
 
     def __init__(self, spec: TableSpec) -> None:
         self.observation_names = spec.observation_names
+        self.next_names = tuple(f"next_{name}" for name in spec.observation_names)
         self.extra_names = tuple(
             column.name
             for column in spec.columns
