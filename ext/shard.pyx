@@ -114,32 +114,36 @@ cdef struct Body:
     Tree *tree
     mutex *lock
     BitSource *source
+    double newest_total
     double *max_magnitude
     int64_t *num_drawn
     int64_t *num_updated
     int64_t *num_stale
 
 
-cdef double total_of(const Body *body, bint has_gil) noexcept nogil:
+cdef double total_of(Body *body) noexcept nogil:
+    """The fresh total, or where another thread is at work the newest that one has seen. Never waits."""
     cdef double total
-    take(body.lock, has_gil)
-    total = fresh_total(body.tree)
+    if not body.lock.try_lock():
+        return body.newest_total
+    total = fresh_total(body)
     body.lock.unlock()
     return total
 
 
-cdef inline double fresh_total(Tree *tree) noexcept nogil:
-    refresh(tree[0])
-    return tree.rows[tree.height][0]
+cdef inline double fresh_total(Body *body) noexcept nogil:
+    refresh(body.tree[0])
+    body.newest_total = body.tree.rows[body.tree.height][0]
+    return body.newest_total
 
 
-cdef double choose(const Body *body, int64_t n, uint64_t *keys, double *values, double chance, bint is_again,
+cdef double choose(Body *body, int64_t n, uint64_t *keys, double *values, double chance, bint is_again,
                    bint has_gil) noexcept nogil:
     """Keys and probabilities of n draws; returns the total. Nothing is drawn from a total of 0."""
     cdef double total
     cdef int64_t i
     take(body.lock, has_gil)
-    total = fresh_total(body.tree)
+    total = fresh_total(body)
     if total > 0.0:
         for i in range(n):
             values[i] = body.source.next_double(body.source.state)
@@ -226,24 +230,24 @@ cdef int64_t first_fault(const Update *update, Fault *fault) noexcept nogil:
 
 
 cdef void sort_by_shard(const Update *update, int64_t *ends) noexcept nogil:
-    """Fills in the order: the indices of each shard's keys as they came, and where those of each shard end."""
-    cdef int64_t starts[MAX_SHARDS + 1]
+    """Fills in the order: the indices of each shard's keys as they came; shard s has those from ends[s] to ends[s + 1]."""
+    cdef int64_t nexts[MAX_SHARDS + 1]
     cdef int64_t i
     cdef int64_t shard
-    memset(starts, 0, sizeof(starts))
+    memset(ends, 0, (MAX_SHARDS + 1) * sizeof(int64_t))
     for i in range(update.n):
-        starts[shard_of(update, update.keys[i]) + 1] += 1
+        ends[shard_of(update, update.keys[i]) + 1] += 1
     for shard in range(update.num_shards):
-        starts[shard + 1] += starts[shard]
-        ends[shard] = starts[shard + 1]
+        ends[shard + 1] += ends[shard]
+        nexts[shard] = ends[shard]
     for i in range(update.n):
         shard = shard_of(update, update.keys[i])
-        update.order[starts[shard]] = <uint32_t>i
-        starts[shard] += 1
+        update.order[nexts[shard]] = <uint32_t>i
+        nexts[shard] += 1
 
 
 cdef int64_t apply(const Update *update, const Body *body, const uint32_t *order, int64_t n) noexcept nogil:
-    """Writes the leaves of a shard's keys that are still valid; returns how many that are.
+    """Writes the leaves of a locked shard's keys that are still valid, and unlocks it; returns how many that are.
 
     The keys are those at order[0] to order[n - 1], or without an order the first n.
     """
@@ -252,7 +256,6 @@ cdef int64_t apply(const Update *update, const Body *body, const uint32_t *order
     cdef int64_t num_valid = 0
     cdef int64_t i
     cdef int64_t j
-    take(body.lock, update.has_gil)
     oldest = body.shape.prefix + <uint64_t>body.counters[TAIL]
     for j in range(n):
         i = order[j] if order != NULL else j
@@ -271,18 +274,29 @@ cdef int64_t apply(const Update *update, const Body *body, const uint32_t *order
 
 
 cdef int64_t apply_all(const Update *update) noexcept nogil:
-    """The same for one shard after the other: no two locks are held at once."""
-    cdef int64_t ends[MAX_SHARDS]
+    """The same for all shards, one after the other: no two locks are held at once, those that are free come first."""
+    cdef int64_t ends[MAX_SHARDS + 1]
+    cdef bint is_done[MAX_SHARDS]
     cdef int64_t num_valid = 0
-    cdef int64_t start = 0
+    cdef int64_t turn
     cdef int64_t shard
+    cdef int64_t n
     if update.num_shards == 1:
+        take(update.bodies[0].lock, update.has_gil)
         return apply(update, update.bodies[0], NULL, update.n)
     sort_by_shard(update, ends)
-    for shard in range(update.num_shards):
-        if ends[shard] > start:
-            num_valid += apply(update, update.bodies[shard], update.order + start, ends[shard] - start)
-        start = ends[shard]
+    for turn in range(2):
+        for shard in range(update.num_shards):
+            n = ends[shard + 1] - ends[shard]
+            if turn == 0:
+                is_done[shard] = n == 0 or update.bodies[shard].lock.try_lock()
+                if n == 0 or not is_done[shard]:
+                    continue
+            elif is_done[shard]:
+                continue
+            else:
+                take(update.bodies[shard].lock, update.has_gil)
+            num_valid += apply(update, update.bodies[shard], update.order + ends[shard], n)
     return num_valid
 
 
@@ -323,10 +337,10 @@ cdef class Shard:
 
     def total(self):
         cdef double total
-        if self._body.tree.num_dirty < RELEASE_ITEMS:
-            return total_of(&self._body, True)
         with nogil:
-            total = total_of(&self._body, False)
+            take(&self.lock._mutex, False)
+            total = fresh_total(&self._body)
+            self._body.lock.unlock()
         return total
 
     def choose(self, keys, probabilities, int64_t start, int64_t stop, double chance, bint is_again=False):
@@ -361,6 +375,18 @@ def largest_magnitude(list shards, double least):
     for shard in shards:
         largest = max(largest, shard._body.max_magnitude[0])
     return largest
+
+
+def totals(list shards):
+    cdef Shard shard
+    result = empty(len(shards))
+    cdef double *total = <double *>address(result, 8 * len(shards), True)
+    cdef int64_t s
+    for s in range(len(shards)):
+        shard = shards[s]
+        with nogil:
+            total[s] = total_of(&shard._body)
+    return result
 
 
 def update(list shards, Priorities rule, keys, magnitudes):

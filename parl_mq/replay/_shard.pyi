@@ -36,8 +36,8 @@ class Counts:
 class Shard:
     """Rows and the tree of their leaves, behind one lock.
 
-    Threads: `total`, `choose` and `update` take the lock themselves, and give the GIL up for 512 items or more; fewer
-    take less time than getting it back. For `zero`, `write_leaves` and `raise_maximum` the caller holds it.
+    Threads: `total`, `choose` and `update` take the lock themselves; the latter two give the GIL up for 512 items or
+    more, as fewer take less time than getting it back. For the other methods the caller holds the lock.
     """
 
     def __init__(self, rows: Rows, tree: SumTree, rng: np.random.Generator, max_magnitude: Float64s) -> None:
@@ -113,11 +113,14 @@ class Shard:
 def largest_magnitude(shards: list[Shard], least: float) -> float:
     """The largest magnitude that was ever applied in any of them, at least `least`."""
 
+def totals(shards: list[Shard]) -> Float64s:
+    """[S] sum of the leaves of each shard; of one that another thread is at work on, the newest that is known."""
+
 def update(shards: list[Shard], rule: Priorities, keys: Keys, magnitudes: Float64s) -> int:
     """Gives rows new priorities, the last one where a key stands twice, and notes the largest magnitude.
 
-    Everything is checked before the first leaf is written. Then one shard after the other is locked, and keys whose
-    rows have gone by then are left out and counted as stale.
+    Everything is checked before the first leaf is written. Then one shard after the other is locked, first those that
+    nobody else holds, and keys whose rows have gone by then are left out and counted as stale.
 
     Args:
         shards: all of a table, in the order of their keys.

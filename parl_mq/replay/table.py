@@ -18,7 +18,7 @@ from parl_mq.errors import RingRefused, SnapshotError
 from parl_mq.fragments import FragmentBatch
 from parl_mq.replay._priorities import Priorities
 from parl_mq.replay._rows import Incoming, Rows
-from parl_mq.replay._shard import largest_magnitude, update
+from parl_mq.replay._shard import largest_magnitude, totals, update
 from parl_mq.replay._sum_tree import SumTree
 from parl_mq.replay.contents import RingAccount, StoredContents
 from parl_mq.replay.draws import Draw, draw_columns
@@ -120,6 +120,7 @@ class Table:
         self._newest_batch: tuple[int, list[tuple[str, tuple[int, ...], np.dtype[Any]]]] = (0, [])
         self._rng = rng
         self._turn = 0
+        self._draws = 0
         self._num_refused = 0
         self._has_warned = False
         self.ring_id = secrets.token_hex(8)
@@ -355,34 +356,43 @@ class Table:
         return arrays
 
     def _fill(self, targets: Targets, batch_size: int) -> float:
-        num_drawn = 0
         total = 0.0
-        while num_drawn < batch_size:
-            before = num_drawn
-            for ring, size, chance in self._split(batch_size - num_drawn):
-                ring_total = ring.draw(targets, num_drawn, num_drawn + size, chance)
-                if ring_total is not None:
-                    total = max(total, ring_total / chance)
-                    num_drawn += size
-            if num_drawn == before:
+        missing = [(0, batch_size)]
+        while missing:
+            open_ranges, missing = missing, []
+            for first, last in open_ranges:
+                parts = self._split(first, last)
+                for ring, start, stop, chance in parts:
+                    ring_total = ring.draw(targets, start, stop, chance)
+                    if ring_total is None:
+                        missing.append((start, stop))
+                    else:
+                        total = max(total, ring_total / chance)
+                if not parts:
+                    missing.append((first, last))
+            if missing == open_ranges:
                 self._wait_for_rows()
         if total == 0.0 and not self._has_warned:
             self._has_warned = True
             log.warning("table %s: all priorities are 0; rows are drawn uniformly", self.settings.name)
         return total
 
-    def _split(self, size: int) -> list[tuple[Ring, int, float]]:
-        """(ring, rows, chance of the ring) of the rings that take part in a draw."""
+    def _split(self, start: int, stop: int) -> list[tuple[Ring, int, int, float]]:
+        """(ring, start, stop, chance of the ring) of the rings that take part in a draw of the rows [start, stop)."""
         if len(self._rings) == 1:
-            return [(self._rings[0], size, 1.0)]
-        weights = np.array([ring.total() for ring in self._rings])
+            return [(self._rings[0], start, stop, 1.0)]
+        weights = totals(self._shards)
         if not weights.any():
             weights = np.array([float(ring.rows.num_live) for ring in self._rings])
         if not weights.any():
             return []
         chances = weights / weights.sum()
-        sizes = self._rng.multinomial(size, chances)
-        return [(self._rings[s], int(sizes[s]), float(chances[s])) for s in np.flatnonzero(sizes)]
+        ends: list[int] = (start + self._rng.multinomial(stop - start, chances).cumsum()).tolist()
+        ranges = zip(self._rings, [start, *ends[:-1]], ends, chances.tolist(), strict=True)
+        parts = [(ring, first, last, float(chance)) for ring, first, last, chance in ranges if first < last]
+        self._draws += 1
+        turn = self._draws % len(parts)  # two threads then seldom want the same ring at once
+        return parts[turn:] + parts[:turn]
 
     def _wait_for_rows(self) -> None:
         """Waits for inserts under way, which may have evicted the last live rows already.
