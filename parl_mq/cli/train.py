@@ -54,7 +54,14 @@ def train(
     if resume and run_dir is not None:
         _tell_where_it_goes_on(run_dir)
     with progress_view(config, sys.stderr, time.monotonic) as view:
-        result = api.train(config, run_dir=run_dir, resume=resume, on_progress=view, started_at=_process_started_at())
+        result = api.train(
+            config,
+            run_dir=run_dir,
+            resume=resume,
+            on_progress=view,
+            on_event=view.tell,
+            started_at=_process_started_at(),
+        )
     print_summary(result.summary, sys.stderr)
     if as_json:
         print(json.dumps(result.summary, allow_nan=False))
@@ -91,7 +98,7 @@ def _tell_where_it_goes_on(run_dir: Path) -> None:
     for damage in find_newest(directory.checkpoints).damaged:
         print(f"parl-mq: skipped a damaged checkpoint: {damage}", file=sys.stderr)
     print(
-        f"going on after {memory.totals.get('env_steps_total', 0):,.0f} environment steps and {memory.updates:,.0f} "
+        f"going on after {memory.env_steps:,.0f} environment steps and {memory.updates:,.0f} "
         "updates; the replay is empty and is filled again before the learner goes on",
         file=sys.stderr,
     )

@@ -69,7 +69,7 @@ async def serve(options: NodeOptions, stop: StopSignal) -> int:
 
             rollout = Rollout(work, build, FaultCount(options.name, config.actor.max_environment_faults))
             await rollout.begin()
-            await offer_spec(link, rollout.collector.spec)
+            offer_spec(link, rollout.collector.spec)
             link.status.waits("an open table")
             replays = await stop.wait_for(link.replay_endpoints())
             if replays is not None:
@@ -189,9 +189,12 @@ class Actor:
         again: list[list[Frame]] = []
         match message:
             case Attached():
+                lost_before = self._book.lost_rows
                 again = self._book.reattach(
                     message.last_sequence, counted_rows=message.counted_rows, counted_bytes=message.counted_bytes
                 )
+                if (lost := self._book.lost_rows - lost_before) > 0:
+                    log.warning("%d rows that the replay node had acknowledged are gone with its ring", lost)
                 self._book.grant(message.credit_rows, message.credit_bytes)
             case Credit():
                 self._book.acknowledge(message.last_sequence)
@@ -265,6 +268,7 @@ class Actor:
             sent_rows_total=self._book.sent_rows,
             acknowledged_rows_total=self._book.acknowledged_rows,
             abandoned_rows_total=self._book.abandoned_rows,
+            lost_rows_total=self._book.lost_rows,
         )
 
     async def _insert(self, replay: ReplayLink, fragments: FragmentBatch) -> None:

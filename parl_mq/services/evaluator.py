@@ -83,7 +83,7 @@ class Judge:
             lengths=evaluation.lengths.tolist(),
             duration_s=time.monotonic() - started,
         )
-        await self._stop.wait_for(self._link.deliver(report))
+        self._link.deliver(report)
         return True
 
     def _play(self, snapshot: WeightsSnapshot) -> Evaluation | None:

@@ -197,6 +197,7 @@ class LearnerNode:
         """Publishes version (g, 0), then trains until the stop; ends with a last version and a checkpoint."""
         async with asyncio.TaskGroup() as tasks:
             background = [tasks.create_task(source.run())]
+            self._link.status.counters["updates_total"] = self._learner.num_updates
             source.publish(await self._work(self._learner.publish))
             self._link.status.waits("an open table")
             endpoints = await self._stop.wait_for(self._link.replay_endpoints())
