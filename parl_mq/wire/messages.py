@@ -6,7 +6,7 @@ them by name, shape and dtype. Fields are added with a default, never reordered 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeFloat, NonNegativeInt, PositiveInt
 
@@ -303,7 +303,7 @@ class RunProgress(Message):
     )
 
 
-class NodeReport(BaseModel):
+class NodeReport(NamedTuple):
     """One node in a RunStatus.
 
     Attributes:
@@ -315,8 +315,6 @@ class NodeReport(BaseModel):
         silent_s: seconds since its last heartbeat.
         starts: processes of this name so far.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: Name
     role: Role
