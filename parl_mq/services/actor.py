@@ -18,12 +18,12 @@ from parl_mq.model.snapshot import WeightsSnapshot
 from parl_mq.model.weights import unpack
 from parl_mq.net.channel import Frame
 from parl_mq.net.credit import SenderBook
-from parl_mq.net.zmq_channel import Network
 from parl_mq.rollout.building import build_collector
 from parl_mq.rollout.collector import Collected, Collector
 from parl_mq.services.faults import FaultCount
 from parl_mq.services.hub_link import HubLink
 from parl_mq.services.joining import attach_message, joined, offer_spec, run_config
+from parl_mq.services.network import network_of
 from parl_mq.services.replay_link import ReplayLink
 from parl_mq.services.runtime import NodeOptions, StopSignal, WorkThread
 from parl_mq.services.weights_client import WeightsClient
@@ -57,7 +57,7 @@ async def serve(options: NodeOptions, stop: StopSignal) -> int:
     Raises:
         EnvironmentFault: the environments cannot be made, or broke too often in a row.
     """
-    network, work = Network(), WorkThread("environments")
+    network, work = network_of(options), WorkThread("environments")
     try:
         async with joined(network, options, "actor", stop) as (link, welcome):
             config = run_config(welcome, options)

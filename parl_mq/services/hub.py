@@ -21,6 +21,7 @@ from parl_mq.net.zmq_channel import Network
 from parl_mq.services.backlog import Backlog
 from parl_mq.services.complaints import Complaints
 from parl_mq.services.hub_state import Evaluation, HubState, Outgoing
+from parl_mq.services.network import network_of
 from parl_mq.services.run_directory import RunDirectory
 from parl_mq.services.runtime import SUPERVISOR_GONE, NodeOptions, StopSignal
 from parl_mq.services.weights_store import WeightsStore
@@ -224,7 +225,7 @@ class Hub:
 
 async def serve(options: NodeOptions, hub: HubOptions, stop: StopSignal) -> int:
     """Runs a hub to the run's end."""
-    network = Network()
+    network = network_of(options)
     try:
         return await Hub(network, options.hub, hub, stop).run()
     finally:

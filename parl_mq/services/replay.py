@@ -12,12 +12,12 @@ import numpy as np
 from parl_mq.config.models import RunConfig
 from parl_mq.errors import EXIT_OK, ConfigError, MemoryRefused, WireError
 from parl_mq.net.channel import PeerId, ServerChannel
-from parl_mq.net.zmq_channel import Network
 from parl_mq.replay.table import Table
 from parl_mq.services.backlog import Backlog
 from parl_mq.services.complaints import Complaints
 from parl_mq.services.hub_link import MAX_TEXT, HubLink
 from parl_mq.services.joining import joined, run_config
+from parl_mq.services.network import network_of
 from parl_mq.services.replay_desk import ReplayDesk
 from parl_mq.services.runtime import NodeOptions, StopSignal
 from parl_mq.services.tables import limiter, make_ring_directory, remove_rings, table_settings
@@ -41,7 +41,7 @@ async def serve(options: NodeOptions, bind: str, stop: StopSignal) -> int:
         bind: endpoint of the data socket.
         stop: ends it.
     """
-    network = Network()
+    network = network_of(options)
     try:
         server = network.bind(bind)
         async with joined(network, options, "replay", stop, data_endpoint=server.endpoint) as (link, welcome):
