@@ -156,15 +156,18 @@ class RowBooks:
 
     def end(self, key: StreamKey, *, in_order: bool) -> None:
         """An actor process is gone; in order, or without a last word of its own that counts."""
-        stream = self._streams.get(key)
-        if stream is None or stream.end != "open":
+        name, epoch = key
+        if epoch <= self._summed_up.get(name, -1):
+            return
+        stream = self._streams.setdefault(key, _Stream())
+        if stream.end != "open":
             return
         stream.end = "ended" if in_order else "cut"
         self._ended.append(key)
         while len(self._streams) > MAX_STREAMS and self._ended:
-            name, epoch = oldest = self._ended.popleft()
+            oldest = self._ended.popleft()
             self._earlier += self._streams.pop(oldest).counts(is_final=True)
-            self._summed_up[name] = epoch
+            self._summed_up[oldest[0]] = oldest[1]
 
     def counts(self, *, is_final: bool = False) -> RowCounts:
         """The sums over all streams.

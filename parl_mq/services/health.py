@@ -10,6 +10,8 @@ from parl_mq.wire.messages import RunProgress
 
 OWN_ABSENCE_S: Final = 1.0
 """Between two looks; a supervisor that was away for longer has heard nobody, and that is nobody's fault."""
+START_S: Final = 30.0
+"""A process that has not joined yet may take this long, however short the limit for those that have."""
 HUB_IS_THERE_S: Final = 2.0
 """The hub tells of its progress four times a second; older news say nothing of the others."""
 
@@ -69,16 +71,19 @@ class Watch:
         if self._looked_at and now - self._looked_at > OWN_ABSENCE_S:
             self._absent_until = now
         self._looked_at = now
-        silences = [(child, self._silent_s(child, now)) for child in living if child.name != "zygote"]
-        return [(child, silent_s) for child, silent_s in silences if silent_s > self._busy_limit_s]
+        silences = [(child, *self._silence(child, now)) for child in living if child.name != "zygote"]
+        return [(child, silent_s) for child, silent_s, limit_s in silences if silent_s > limit_s]
 
-    def _silent_s(self, child: Child, now: float) -> float:
+    def _silence(self, child: Child, now: float) -> tuple[float, float]:
+        """Seconds for which a process has been silent, and for which it may be."""
+        at_start_s = max(START_S, self._busy_limit_s)
         known_since = max(child.started_at, self._absent_until)
         if child.name == "hub":
-            return now - max(known_since, self._progress_at)
+            has_spoken = self._progress_at > child.started_at
+            return now - max(known_since, self._progress_at), self._busy_limit_s if has_spoken else at_start_s
         if now - self._progress_at > HUB_IS_THERE_S:
-            return 0.0
+            return 0.0, self._busy_limit_s
         pulse = self._pulses.get(child.name)
         if pulse is not None and pulse[0] == child.process.pid:
-            return min(pulse[1] + now - self._progress_at, now - self._absent_until)
-        return now - max(known_since, self._hub_since)
+            return min(pulse[1] + now - self._progress_at, now - self._absent_until), self._busy_limit_s
+        return now - max(known_since, self._hub_since), at_start_s

@@ -266,7 +266,7 @@ class HubState:
         node, old = self._roster.greet(peer, hello, now)
         if old is not None:
             self._totals_of_gone.update(_totals_of(old))
-            self._books.end(old.key, in_order=False)
+            self._end_stream(old, in_order=False)
         if is_new and hello.role == "learner":
             self._generation += 1
         self._has_settled = True
@@ -354,6 +354,10 @@ class HubState:
             self._lost_updates += max(0.0, self._updates - updates)
             self._updates = updates
 
+    def _end_stream(self, node: Node, *, in_order: bool) -> None:
+        if node.role == "actor":
+            self._books.end(node.key, in_order=in_order)
+
     def _note_accounts(self, node: Node, message: SenderAccounts) -> list[Outgoing]:
         self._books.note_accounts(node.name, message.ring_id, message.accounts)
         return []
@@ -362,7 +366,7 @@ class HubState:
         for name in request.lost:
             if (node := self._roster.named(name)) is not None:
                 node.has_left = True
-                self._books.end(node.key, in_order=False)
+                self._end_stream(node, in_order=False)
         if request.error_code is not None:
             return self.fail(request.reason, request.error_code, now)
         return self.stop(request.reason, now, interrupted=request.interrupted)
@@ -374,7 +378,7 @@ class HubState:
             node.has_left = self._has_settled = True
             node.counters = goodbye.counters
             self._note_counters(node)
-            self._books.end(node.key, in_order=goodbye.error is None)
+            self._end_stream(node, in_order=goodbye.error is None)
             node.state, node.waiting_for = "gone" if goodbye.error is None else "failed", None
         return [*seen, *self._move_on(now)]
 
