@@ -20,10 +20,11 @@ from parl_mq.net.channel import SendOutcome
 from parl_mq.net.zmq_channel import Network
 from parl_mq.services.backlog import Backlog
 from parl_mq.services.complaints import Complaints
-from parl_mq.services.hub_state import Evaluation, HubState, Outgoing
+from parl_mq.services.hub_state import HubState, Outgoing
 from parl_mq.services.network import network_of
 from parl_mq.services.run_directory import RunDirectory
 from parl_mq.services.runtime import SUPERVISOR_GONE, NodeOptions, StopSignal
+from parl_mq.services.tally import Evaluation
 from parl_mq.services.weights_store import WeightsStore
 from parl_mq.spec import WeightsVersion
 from parl_mq.wire.codec import Decoder, encode
@@ -103,7 +104,7 @@ class Hub:
             "seed": self._config.seed,
             "target_return": self._config.stop.target_return,
             "reached": state.time_to_target_s is not None,
-            "eval_return": state.eval_return,
+            "eval_return": state.tally.eval_return,
             "env_steps": int(steps),
             "updates": int(updates),
             "wall_s": round(wall_s, 3),
@@ -113,8 +114,8 @@ class Hub:
             "samples_per_insert": figures.get("samples_per_insert"),
             "run_dir": str(self._directory.path),
             "episodes": int(figures["episodes_total"]),
-            "evaluations": state.num_evaluations,
-            "best_eval_return": state.best_eval_return,
+            "evaluations": state.tally.num_evaluations,
+            "best_eval_return": state.tally.best_eval_return,
             "first_env_step_s": None if state.first_step_s is None else round(state.first_step_s, 3),
             "stop_reason": state.stop_reason,
             "interrupted": state.was_interrupted,
@@ -130,7 +131,7 @@ class Hub:
         decode = Decoder(ToHub)
         while True:
             for peer, frames in await self._control.receive_many():
-                before = len(self._state.evaluations)
+                before = len(self._state.tally.evaluations)
                 try:
                     message, _ = decode(frames)
                     outgoing = self._state.handle(peer, message, time.monotonic())
@@ -141,7 +142,7 @@ class Hub:
                     log.error("a node has failed: %s", message.error)
                 if isinstance(message, EvaluationFinished):
                     self._store.release(WeightsVersion(*message.version))
-                for evaluation in self._state.evaluations[before:]:
+                for evaluation in self._state.tally.evaluations[before:]:
                     self._record_evaluation(evaluation)
                 self._send(outgoing)
                 self._after_change()

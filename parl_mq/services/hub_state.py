@@ -1,25 +1,23 @@
 """What the hub knows and decides: who is here, what is settled, how far the run is, when and how it ends.
 
 Pure and synchronous: each method takes the time, changes state and returns the messages to send. Who is here is kept by
-`roster.py`, the order of the end by `ending.py`, the actors' rows by `books.py`.
+`roster.py`, who of two has a name by `claims.py`, the order of the end by `ending.py`, the figures by `tally.py`.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
 from collections.abc import Mapping
-from dataclasses import dataclass
-from statistics import fmean
 from typing import Any, Final, assert_never
 
 from parl_mq.config.models import RunConfig
-from parl_mq.errors import EXIT_CONFIG, EXIT_TEMPORARY, WireError
+from parl_mq.errors import EXIT_CONFIG, WireError
 from parl_mq.net.channel import PeerId
-from parl_mq.services.books import ACTOR_COUNTERS, RowBooks, RowCounts
+from parl_mq.services.books import RowCounts
+from parl_mq.services.claims import Claims, superseded
 from parl_mq.services.ending import FINAL_EVALUATION, EndSequence, Stage
-from parl_mq.services.rates import Rates
 from parl_mq.services.roster import Node, Roster
 from parl_mq.services.run_memory import RunMemory
+from parl_mq.services.tally import Tally
 from parl_mq.spec import TableSpec, WeightsVersion
 from parl_mq.wire.messages import (
     MAIN_TABLE,
@@ -30,11 +28,9 @@ from parl_mq.wire.messages import (
     Heartbeat,
     HeartbeatSeen,
     Hello,
-    HelloHeld,
     HelloRefused,
     Message,
     OpenTable,
-    Ping,
     Pong,
     Role,
     RunProgress,
@@ -52,11 +48,6 @@ from parl_mq.wire.messages import (
 )
 
 HEARTBEAT_S: Final = 0.5
-RECENT_EPISODES: Final = 100
-"""Exploring episodes whose mean return is shown."""
-RECENTLY_JUDGED: Final = 64
-"""Versions by which a report that comes a second time is known."""
-PING_EVERY_S: Final = 1.0
 OWN_ABSENCE_S: Final = 1.0
 """Between two ticks; a hub that was away for longer has heard nobody, and that is nobody's fault."""
 
@@ -74,33 +65,12 @@ _SENDERS: Final[Mapping[type[Message], frozenset[Role]]] = {
 Outgoing = tuple[PeerId, Message]
 
 
-@dataclass(slots=True)
-class _Claim:
-    """A process that wants the name of another one, which may still be there."""
-
-    peer: PeerId
-    hello: Hello
-    ping_at: float
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """One finished evaluation on the run's axes."""
-
-    report: EvaluationFinished
-    mean_return: float
-    env_steps: int
-    wall_s: float
-    reaches_target: bool
-    is_best: bool
-
-
 class HubState:
     """All that the hub decides.
 
     Attributes:
         phase: `starting`, `filling`, `training`, `stopping` or `done`.
-        evaluations: finished ones, oldest first.
+        tally: figures and evaluations.
         error: what made the run fail, with its exit code, or None.
     """
 
@@ -128,7 +98,6 @@ class HubState:
         was_here = bool(before.run_id) and before.started_at == started_at
         self.phase = before.phase if was_here else "starting"
         self.stop_reason = ""
-        self.evaluations: list[Evaluation] = []
         self.error: tuple[str, int] | None = None
         self.was_interrupted = False
         self.time_to_target_s = before.time_to_target_s
@@ -139,19 +108,13 @@ class HubState:
         self._started_at = started_at
         self._before = before
         self._wall_before_s = before.wall_before_s if was_here else before.wall_s
-        self._totals_of_gone = Counter(before.totals)
         self._roster = Roster(Node.from_json(values, now=now, has_left=not was_here) for values in before.nodes)
-        self._claims: dict[str, _Claim] = {}
-        self._books = RowBooks(before.books)
+        self._claims = Claims(self._roster, config.node.busy_limit_s)
+        self.tally = Tally(before, self._roster)
         if not was_here:
-            self._books.cut_all()
+            self.tally.books.cut_all()
         self._spec = None if before.spec is None else SpecOffer.model_validate(before.spec)
         self._generation = before.generation
-        self._updates, self._lost_updates = before.updates, before.lost_updates
-        self._recent_returns: deque[float] = deque(before.recent_returns, maxlen=RECENT_EPISODES)
-        self._num_episodes = before.num_episodes
-        self._judged: deque[tuple[int, ...]] = deque(map(tuple, before.judged), maxlen=RECENTLY_JUDGED)
-        self._rates = Rates()
         self._end: EndSequence | None = None
         self._stopped_roles: set[Role] = set()
         self._newest: WeightsVersion | None = None
@@ -189,8 +152,7 @@ class HubState:
             case Heartbeat():
                 return self._note_heartbeat(node, known, now)
             case EpisodesFinished():
-                self._recent_returns.extend(known.returns)
-                self._num_episodes += len(known.returns)
+                self.tally.note_episodes(known)
                 return []
             case EvaluationFinished():
                 return self._note_evaluation(known, now)
@@ -199,9 +161,10 @@ class HubState:
             case Goodbye():
                 return self._note_goodbye(node, known, now)
             case SenderAccounts():
-                return self._note_accounts(node, known)
+                self.tally.books.note_accounts(node.name, known.ring_id, known.accounts)
+                return []
             case Pong():
-                return self._keep_name(node)
+                return self._claims.keep(node)
             case _:
                 assert_never(known)
 
@@ -213,51 +176,20 @@ class HubState:
     def note_unreachable(self, peer: PeerId, now: float) -> list[Outgoing]:
         """A message could not be sent because there is no such route: whoever claims its node's name may have it."""
         node = self._roster.at(peer)
-        claim = None if node is None else self._claims.pop(node.name, None)
+        claim = None if node is None else self._claims.give_up(node.name)
         return [] if claim is None else self._welcome(claim.peer, claim.hello, now)
 
     def _greet(self, peer: PeerId, hello: Hello, now: float) -> list[Outgoing]:
         if refusal := self._why_not(hello):
             return [(peer, refusal)]
-        known = self._roster.named(hello.name)
-        if known is not None and known.hello.epoch != hello.epoch and self._may_be_there(known, now):
-            return self._hold(peer, hello, known, now)
+        if self._claims.is_contested(hello, now):
+            return self._claims.hold(peer, hello, now)
         return self._welcome(peer, hello, now)
 
-    def _may_be_there(self, node: Node, now: float) -> bool:
-        is_silent = now - node.heard_at >= self._config.node.busy_limit_s
-        return node.peer is not None and not node.has_left and not is_silent
-
-    def _hold(self, peer: PeerId, hello: Hello, known: Node, now: float) -> list[Outgoing]:
-        """Asks the old process for a sign of life; the new one waits for what comes of it."""
-        outgoing: list[Outgoing] = []
-        if (other := self._claims.get(hello.name)) is not None and other.hello.epoch != hello.epoch:
-            outgoing.append((other.peer, _superseded(hello.name)))
-        self._claims[hello.name] = _Claim(peer, hello, now + PING_EVERY_S)
-        reason = f"it is being seen whether the {hello.name} that has joined is still there"
-        return [*outgoing, (peer, HelloHeld(reason=reason)), *self._ping(known)]
-
-    def _ping(self, node: Node) -> list[Outgoing]:
-        return [] if node.peer is None else [(node.peer, Ping())]
-
-    def _keep_name(self, node: Node) -> list[Outgoing]:
-        claim = self._claims.pop(node.name, None)
-        if claim is None:
-            return []
-        where = f"as process {node.hello.pid} on {node.hello.host}"
-        reason = f"{node.name} is in the run already, {where}; stop that one, or take another name with --name"
-        return [(claim.peer, HelloRefused(reason=reason, exit_code=EXIT_TEMPORARY))]
-
     def _settle_claims(self, now: float) -> list[Outgoing]:
-        outgoing: list[Outgoing] = []
-        for name, claim in list(self._claims.items()):
-            known = self._roster.named(name)
-            if known is None or not self._may_be_there(known, now):
-                del self._claims[name]
-                outgoing += self._welcome(claim.peer, claim.hello, now)
-            elif now >= claim.ping_at:
-                claim.ping_at = now + PING_EVERY_S
-                outgoing += self._ping(known)
+        free, outgoing = self._claims.settle(now)
+        for claim in free:
+            outgoing += self._welcome(claim.peer, claim.hello, now)
         return outgoing
 
     def _welcome(self, peer: PeerId, hello: Hello, now: float) -> list[Outgoing]:
@@ -265,8 +197,7 @@ class HubState:
         is_new = before is None or before.hello.epoch != hello.epoch
         node, old = self._roster.greet(peer, hello, now)
         if old is not None:
-            self._totals_of_gone.update(_totals_of(old))
-            self._end_stream(old, in_order=False)
+            self.tally.note_replaced(old)
         if is_new and hello.role == "learner":
             self._generation += 1
         self._has_settled = True
@@ -294,7 +225,7 @@ class HubState:
             reason = f"the name {hello.name} belongs to a node that joined as {known.role}; take another with --name"
             return HelloRefused(reason=reason, exit_code=EXIT_CONFIG)
         if known is not None and known.hello.epoch > hello.epoch and not known.has_left:
-            return _superseded(hello.name)
+            return superseded(hello.name)
         return None
 
     def _settle_spec(self, node: Node, offer: SpecOffer) -> list[Outgoing]:
@@ -342,31 +273,16 @@ class HubState:
         node.note_beat(
             progress=beat.progress, state=beat.state, waiting_for=beat.waiting_for, counters=beat.counters, now=now
         )
-        self._note_counters(node)
+        self.tally.note_counters(node)
         if self.first_step_s is None and beat.counters.get("env_steps_total", 0) > 0:
             self.first_step_s = now - self._started_at
         return [*seen, *self._advance(now)]
-
-    def _note_counters(self, node: Node) -> None:
-        if node.role == "actor":
-            self._books.note_actor(node.key, node.counters)
-        if node.role == "learner" and (updates := node.counters.get("updates_total")) is not None:
-            self._lost_updates += max(0.0, self._updates - updates)
-            self._updates = updates
-
-    def _end_stream(self, node: Node, *, in_order: bool) -> None:
-        if node.role == "actor":
-            self._books.end(node.key, in_order=in_order)
-
-    def _note_accounts(self, node: Node, message: SenderAccounts) -> list[Outgoing]:
-        self._books.note_accounts(node.name, message.ring_id, message.accounts)
-        return []
 
     def _end_on_request(self, request: StopRequest, now: float) -> list[Outgoing]:
         for name in request.lost:
             if (node := self._roster.named(name)) is not None:
                 node.has_left = True
-                self._end_stream(node, in_order=False)
+                self.tally.note_gone(node, in_order=False)
         if request.error_code is not None:
             return self.fail(request.reason, request.error_code, now)
         return self.stop(request.reason, now, interrupted=request.interrupted)
@@ -377,26 +293,16 @@ class HubState:
         if not node.has_left:
             node.has_left = self._has_settled = True
             node.counters = goodbye.counters
-            self._note_counters(node)
-            self._end_stream(node, in_order=goodbye.error is None)
+            self.tally.note_counters(node)
+            self.tally.note_gone(node, in_order=goodbye.error is None)
             node.state, node.waiting_for = "gone" if goodbye.error is None else "failed", None
         return [*seen, *self._move_on(now)]
 
     def _note_evaluation(self, report: EvaluationFinished, now: float) -> list[Outgoing]:
-        if tuple(report.version) in self._judged:
-            return []  # it was said again after a reconnect
-        mean, target = fmean(report.returns), self._config.stop.target_return
-        best = self.best_eval_return
-        evaluation = Evaluation(
-            report=report,
-            mean_return=mean,
-            env_steps=int(self._sum("env_steps_total")),
-            wall_s=self.wall_s(now),
-            reaches_target=target is not None and mean >= target,
-            is_best=best is None or mean >= best,
-        )
-        self.evaluations.append(evaluation)
-        self._judged.append(tuple(report.version))
+        target = self._config.stop.target_return
+        evaluation = self.tally.note_evaluation(report, target, self.wall_s(now))
+        if evaluation is None:
+            return []
         self._has_settled = True
         if self.phase == "stopping":
             return self._move_on(now)
@@ -415,7 +321,7 @@ class HubState:
         if now - self._ticked_at > OWN_ABSENCE_S:
             self._roster.excuse(now - self._ticked_at)
         self._ticked_at = now
-        self._rates.note(now, self._sum("env_steps_total"), self.num_updates)
+        self.tally.note_time(now)
         seconds = self._config.stop.max_seconds
         outgoing = self._settle_claims(now)
         if seconds is not None and now - self._started_at >= seconds:
@@ -453,14 +359,14 @@ class HubState:
             wall_s=max(0.0, self.wall_s(now)),
             nodes=[node.report(now) for node in self._roster.workers()],
             figures=self.figures(),
-            books=self._books.counts().to_json(),
+            books=self.rows().to_json(),
             target_return=self._config.stop.target_return,
             stop_reason=self.stop_reason,
             error=None if self.error is None else self.error[0][:2000],
         )
 
     def _advance(self, now: float) -> list[Outgoing]:
-        steps = self._sum("env_steps_total")
+        steps = self.tally.sum("env_steps_total")
         if self.phase == "starting" and steps > 0:
             self.phase = "filling"
         if self.phase == "filling" and self._has_updated:
@@ -511,7 +417,7 @@ class HubState:
         self._has_settled = True
         if stage is None:
             self.phase = "done"
-            self._settle_books()
+            self.tally.books.cut_all()  # nobody will say any more what became of rows
             return self.progress(now)
         self._stopped_roles |= stage.roles
         stop = Stop(reason=self.stop_reason)
@@ -526,15 +432,11 @@ class HubState:
             return []
         return self._begin_stage(self._end.next(now), now)
 
-    def _settle_books(self) -> None:
-        """Nobody will say any more what became of rows: whoever has not taken leave was cut off."""
-        self._books.cut_all()
-
     def _is_over(self, stage: Stage) -> bool:
         living = self._roster.living()
         if stage is FINAL_EVALUATION:
             has_judge = any(node.role == "evaluator" for node in living)
-            return not has_judge or self._newest is None or tuple(self._newest) in self._judged
+            return not has_judge or self._newest is None or self.tally.is_judged(self._newest)
         return not any(node.role in stage.roles for node in living)
 
     def _stop_if_ending(self, node: Node, *, is_new: bool) -> list[Outgoing]:
@@ -555,34 +457,11 @@ class HubState:
         """Seconds that the run has taken, earlier starts included."""
         return self._wall_before_s + now - self._started_at
 
-    @property
-    def num_updates(self) -> float:
-        """Learner updates; a learner counts those of its checkpoint itself."""
-        return self._updates
-
     def rows(self) -> RowCounts:
         """What became of the actors' rows; final once the run is over."""
         replays = [node for node in self._roster if node.role == "replay"]
         is_told = all(node.has_left and node.state == "gone" for node in replays)
-        return self._books.counts(is_final=self.phase == "done" and not is_told)
-
-    @property
-    def num_evaluations(self) -> int:
-        """Finished evaluations."""
-        return self._before.num_evaluations + len(self.evaluations)
-
-    @property
-    def eval_return(self) -> float | None:
-        """Mean return of the last evaluation."""
-        return self.evaluations[-1].mean_return if self.evaluations else self._before.eval_return
-
-    @property
-    def best_eval_return(self) -> float | None:
-        """The best mean return of an evaluation."""
-        means = [evaluation.mean_return for evaluation in self.evaluations]
-        if self._before.best_eval_return is not None:
-            means.append(self._before.best_eval_return)
-        return max(means, default=None)
+        return self.tally.books.counts(is_final=self.phase == "done" and not is_told)
 
     def memory(self, now: float) -> RunMemory:
         """What the next hub of this run must know."""
@@ -594,63 +473,25 @@ class HubState:
             generation=self._generation,
             spec=None if self._spec is None else self._spec.model_dump(mode="json"),
             nodes=tuple(node.to_json() for node in self._roster.workers()),
-            totals=dict(self._totals_of_gone),
-            books=self._books.to_json(),
-            updates=self.num_updates,
-            lost_updates=self._lost_updates,
-            num_episodes=self._num_episodes,
-            num_evaluations=self.num_evaluations,
-            judged=tuple(self._judged),
-            recent_returns=tuple(self._recent_returns),
-            eval_return=self.eval_return,
-            best_eval_return=self.best_eval_return,
             wall_s=self.wall_s(now),
             wall_before_s=self._wall_before_s,
             time_to_target_s=self.time_to_target_s,
             first_step_s=self.first_step_s,
             phase=self.phase,
             stop=stop if self.phase in ("stopping", "done") else None,
+            **self.tally.to_memory(),
         )
 
     def figures(self) -> dict[str, float]:
         """Name -> value (see parl_mq.metrics); what is unknown is absent."""
-        figures = {name: self._sum(name) for name in self._total_names()}
-        for node in self._roster.workers():
-            gauges = {name: value for name, value in node.counters.items() if not name.endswith("_total")}
-            if node.role in ("learner", "replay") and node.index == 0:
-                figures.update({name: value for name, value in gauges.items() if name != "rss_bytes"})
-        rows = self.rows()
-        figures["sent_rows_total"], figures["acknowledged_rows_total"] = float(rows.sent), float(rows.acknowledged)
-        figures["abandoned_rows_total"], figures["stored_rows_total"] = float(rows.abandoned), float(rows.stored)
-        figures["lost_rows_total"], figures["lost_updates_total"] = float(rows.lost), self._lost_updates
-        figures["rss_bytes"] = sum(node.counters.get("rss_bytes", 0.0) for node in self._roster)
-        figures["updates_total"] = self.num_updates
-        figures["env_steps_per_s"], figures["updates_per_s"] = self._rates.per_s
-        figures["episodes_total"] = float(self._num_episodes)
-        if self._recent_returns:
-            figures["train_return"] = fmean(self._recent_returns)
-        if self.eval_return is not None and self.best_eval_return is not None:
-            figures["eval_return"], figures["best_eval_return"] = self.eval_return, self.best_eval_return
-        return figures
+        return self.tally.figures(self.rows())
 
     @property
     def _has_updated(self) -> bool:
         return any(node.role == "learner" and node.state == "updating" for node in self._roster)
 
-    def _total_names(self) -> set[str]:
-        told = {name for node in self._roster.workers() for name in node.counters if name.endswith("_total")}
-        return told | set(self._totals_of_gone)
-
-    def _sum(self, name: str) -> float:
-        """Over the nodes that are here and those that were."""
-        return float(self._totals_of_gone[name] + sum(node.counters.get(name, 0.0) for node in self._roster))
-
     def _tell_all(self, message: Message) -> list[Outgoing]:
         return [(node.peer, message) for node in self._roster.living() if node.peer is not None]
-
-
-def _superseded(name: str) -> HelloRefused:
-    return HelloRefused(reason=f"a newer {name} has joined the run", exit_code=EXIT_TEMPORARY)
 
 
 def _other_columns(node: Node, offer: SpecOffer, spec: SpecOffer) -> HelloRefused:
@@ -660,9 +501,3 @@ def _other_columns(node: Node, offer: SpecOffer, spec: SpecOffer) -> HelloRefuse
     what = f"its columns {', '.join(differing)} differ" if differing else "the bounds of its spaces differ"
     reason = f"{node.hello.name} has another environment or algorithm than this run: {what}"
     return HelloRefused(reason=reason[:1000], exit_code=EXIT_CONFIG)
-
-
-def _totals_of(node: Node) -> dict[str, float]:
-    """A node's totals that end with its process; the learner's updates go on in its checkpoint, rows in the books."""
-    apart = ("updates_total", *ACTOR_COUNTERS)
-    return {name: value for name, value in node.counters.items() if name.endswith("_total") and name not in apart}

@@ -137,6 +137,7 @@ def test_an_actor_whose_environment_lets_nothing_else_run_for_a_while_is_not_tak
     _assert_balanced(summary)
 
 
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("stopped_s", [8, pytest.param(60, marks=pytest.mark.slow)])
 def test_while_a_replay_node_is_stopped_actors_wait_in_bounded_memory_and_go_on_soon_after(
     stopped_s: int, tmp_path: Path
@@ -160,6 +161,7 @@ def test_while_a_replay_node_is_stopped_actors_wait_in_bounded_memory_and_go_on_
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(0)
 def test_a_run_goes_on_learning_while_its_nodes_die_and_hang_at_random(tmp_path: Path) -> None:
     """Lasts PARL_MQ_CHAOS_S seconds, 180 where that is not set."""
     lasts_s = float(os.environ.get("PARL_MQ_CHAOS_S", "180"))

@@ -243,7 +243,7 @@ def test_a_role_sends_only_its_own_messages(role, message):
     peer = join(state, role)
     with pytest.raises(WireError, match=f"joined as {role}"):
         state.handle(peer, message, 0.0)
-    assert (state.phase, state.error, state.evaluations) == ("starting", None, [])
+    assert (state.phase, state.error, state.tally.evaluations) == ("starting", None, [])
 
 
 # What is settled
@@ -384,13 +384,13 @@ def away():
 def test_a_hub_that_was_away_goes_on_where_it_was(away):
     state = hub_state(before=away, started_at=5.0)
     assert (state.phase, state.first_step_s, state.wall_s(10.0)) == ("training", 2.0, 5.0)
-    assert (state.figures()["env_steps_total"], state.num_updates) == (10, 4)
+    assert (state.figures()["env_steps_total"], state.tally.num_updates) == (10, 4)
     assert {node.health for node in state.status(9.0).nodes} == {"away"}
     welcome, run_state = (message for _, message in state.handle(b"x", hello("learner", run_id="run"), 9.0)[:2])
     assert (welcome.generation, welcome.incarnation) == (1, 1)
     assert (run_state.digest, run_state.replay_endpoints) == (SPEC.digest, ["ipc:///r"])
     beat(state, b"x", 9.0, condition="updating", updates_total=5)
-    assert (state.num_updates, state.figures()["lost_updates_total"]) == (5, 0)
+    assert (state.tally.num_updates, state.figures()["lost_updates_total"]) == (5, 0)
 
 
 def test_a_node_that_came_back_to_the_hub_counts_on(away):
@@ -419,16 +419,16 @@ def test_an_evaluation_that_is_told_twice_counts_once(away):
         report = EvaluationFinished(version=(1, 1), updates=1, returns=[1.0], lengths=[1], duration_s=0)
         state.handle(b"e", report, 9.0)
         state = hub_state(before=state.memory(9.0), started_at=5.0)
-    assert state.num_evaluations == 1
+    assert state.tally.num_evaluations == 1
 
 
 def test_a_learner_that_went_back_to_its_checkpoint_has_lost_the_updates_since(crew):
     beat(crew, b"learner-0", condition="updating", updates_total=100)
     crew.handle(b"new", hello("learner", epoch=2), 1.0)
     crew.note_unreachable(b"learner-0", 1.0)
-    assert crew.num_updates == 100
+    assert crew.tally.num_updates == 100
     beat(crew, b"new", updates_total=70)
-    assert (crew.num_updates, crew.figures()["lost_updates_total"]) == (70, 30)
+    assert (crew.tally.num_updates, crew.figures()["lost_updates_total"]) == (70, 30)
 
 
 def test_nobody_is_silent_while_the_hub_itself_is_away(crew):
@@ -482,16 +482,16 @@ def test_a_run_may_go_on_after_its_target():
 def test_the_best_of_equal_evaluations_is_the_last(crew):
     for mean in (1.0, 3.0, 2.0, 3.0):
         evaluated(crew, [mean])
-    assert [evaluation.is_best for evaluation in crew.evaluations] == [True, True, False, True]
-    assert (crew.eval_return, crew.best_eval_return) == (3.0, 3.0)
+    assert [evaluation.is_best for evaluation in crew.tally.evaluations] == [True, True, False, True]
+    assert (crew.tally.eval_return, crew.tally.best_eval_return) == (3.0, 3.0)
 
 
 def test_a_resumed_run_has_a_best_to_beat():
     state = hub_state(before=RunMemory(best_eval_return=5.0, eval_return=4.0, num_evaluations=2))
     join(state, "evaluator")
     evaluated(state, [4.5])
-    assert not state.evaluations[0].is_best
-    assert (state.best_eval_return, state.num_evaluations) == (5.0, 3)
+    assert not state.tally.evaluations[0].is_best
+    assert (state.tally.best_eval_return, state.tally.num_evaluations) == (5.0, 3)
 
 
 # The end
