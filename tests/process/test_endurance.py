@@ -167,7 +167,10 @@ def test_a_run_goes_on_learning_while_its_nodes_die_and_hang_at_random(tmp_path:
     lasts_s = float(os.environ.get("PARL_MQ_CHAOS_S", "180"))
     chance = random.Random(1)
     options = ("node.max_restarts=1000", "node.busy_limit_s=20", "learner.checkpoint_every_s=3")
-    with running(tmp_path / "run", "--actors", "2", *(word for each in options for word in ("--set", each))) as run:
+    limit = ("--max-seconds", "1000000")
+    with running(
+        tmp_path / "run", "--actors", "2", *limit, *(word for each in options for word in ("--set", each))
+    ) as run:
         run.wait_until_training()
         names = [*ROLES, "actor-1"]
         ends_at = time.monotonic() + lasts_s
