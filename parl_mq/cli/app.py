@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from parl_mq.cli import bench, env, nodes, play, runs, settings, status, train, wire
+from parl_mq.cli import bench, doctor, env, nodes, play, runs, settings, status, train, wire
 
 app = typer.Typer(
     name="parl-mq",
@@ -24,6 +24,7 @@ app.command("presets")(settings.presets)
 app.command("runs")(runs.runs)
 app.command("status")(status.status)
 app.command("play")(play.play)
+app.command("doctor")(doctor.doctor)
 app.add_typer(wire_app)
 wire_app.command("dump")(wire.dump)
 app.add_typer(config_app)

@@ -14,6 +14,9 @@ BUSY_AFTER_S: Final = 3.0
 """Heartbeats come twice a second; a node without one for so long does something that lets nothing else run."""
 MAX_INDEX: Final = 10_000
 
+_DURATION: Final = re.compile(r" \(for \d+ s\)$")
+"""What a node adds itself to a wait that has lasted."""
+
 Health = Literal["healthy", "silent", "away", "left", "failed"]
 
 
@@ -60,11 +63,7 @@ class Node:
         self, *, progress: int, state: str, waiting_for: str | None, counters: Mapping[str, float], now: float
     ) -> None:
         """Takes what a heartbeat says."""
-        if (
-            waiting_for is None
-            or self.waiting_for is None
-            or waiting_for.split(":")[0] != self.waiting_for.split(":")[0]
-        ):
+        if waiting_for is None or self.waiting_for is None or _subject(waiting_for) != _subject(self.waiting_for):
             self.waits_since = now
         self.progress, self.state, self.waiting_for, self.counters = progress, state, waiting_for, dict(counters)
 
@@ -75,7 +74,7 @@ class Node:
             role=self.role,
             health=self._health(now),
             state=self.state,
-            waiting_for=self.waiting_for,
+            waiting_for=None if self.waiting_for is None else _DURATION.sub("", self.waiting_for),
             waiting_s=0.0 if self.waiting_for is None else max(0.0, now - self.waits_since),
             silent_s=max(0.0, now - self.heard_at),
             starts=self.starts,
@@ -180,3 +179,8 @@ class Roster:
         if number is not None and int(number[1]) not in taken and int(number[1]) < MAX_INDEX:
             return int(number[1])
         return next(index for index in range(len(taken) + 1) if index not in taken)
+
+
+def _subject(waiting_for: str) -> str:
+    """What is waited for, without the numbers that change while it is."""
+    return _DURATION.sub("", waiting_for).partition(":")[0]

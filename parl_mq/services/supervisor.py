@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shutil
 import signal
-import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -36,6 +34,7 @@ from parl_mq.services.processes import Child, size_of, start_node
 from parl_mq.services.restarts import FailureRecord
 from parl_mq.services.run_directory import RunDirectory
 from parl_mq.services.runtime import StopSignal, first_cause
+from parl_mq.services.socket_folders import own_folder
 from parl_mq.services.tables import remove_rings
 from parl_mq.services.zygote import ForkedProcess, Zygote
 from parl_mq.spec import TableSpec
@@ -73,23 +72,29 @@ Launch = Callable[[], Awaitable[Child]]
 
 @contextmanager
 def runtime_folder(node: NodeConfig) -> Iterator[Path]:
-    """A private folder for a run's sockets, which goes with the block.
+    """A private folder for a run's sockets, which goes with the block; those of dead runs go before.
 
     Raises:
         ConfigError: there can be none, or its path is too long for a socket.
     """
-    try:
-        folder = Path(tempfile.mkdtemp(prefix="parl-mq-", dir=node.runtime_directory))
-    except OSError as error:
-        place = (
-            f"node.runtime_directory = {node.runtime_directory}" if node.runtime_directory else "the temporary folder"
-        )
-        raise ConfigError(f"{place}: no folder for sockets can be made there: {error.strerror}") from error
-    try:
-        check_endpoint(_endpoint(folder, "replay-255"))  # the longest name
+    with contextlib.ExitStack() as stack:
+        try:
+            folder = stack.enter_context(own_folder(node.runtime_directory))
+        except OSError as error:
+            place = (
+                f"node.runtime_directory = {node.runtime_directory}"
+                if node.runtime_directory
+                else "the temporary folder"
+            )
+            raise ConfigError(f"{place}: no folder for sockets can be made there: {error.strerror or error}").about(
+                "node.runtime_directory"
+            ) from error
+        try:
+            check_endpoint(_endpoint(folder, "replay-255"))  # the longest name
+        except ConfigError as error:
+            error.about("node.runtime_directory")
+            raise
         yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 class Supervisor:
