@@ -66,6 +66,7 @@ def train(
     run_dir: Path | str | None = None,
     resume: bool = False,
     on_progress: Callable[[RunProgress], None] | None = None,
+    on_event: Callable[[str], None] | None = None,
     started_at: float | None = None,
 ) -> Result:
     """Trains with every node on this machine, and returns when all of them have ended.
@@ -77,6 +78,7 @@ def train(
         run_dir: must not exist yet, unless it is to be resumed; None makes one under `runs/`.
         resume: the run in `run_dir` goes on: learner, counters and evaluations; the replay is filled anew.
         on_progress: called about four times a second.
+        on_event: called with a line for people when a node has failed and was started again; None logs it.
         started_at: monotonic time from which the run's seconds count; None: now.
 
     Raises:
@@ -85,7 +87,7 @@ def train(
         EnvironmentFault: the environment cannot be made. Nothing was started.
         MemoryRefused: the replay table or the networks would not fit. Nothing was started.
         CodedError: another command is training in `run_dir`. Nothing was started.
-        NodeFailed: a node ended unexpectedly; the others were stopped.
+        NodeFailed: a node could not be kept running; the others were stopped.
         KeyboardInterrupt: Ctrl-C came a second time; everything was ended at once.
     """
     started_at = time.monotonic() if started_at is None else started_at
@@ -108,6 +110,7 @@ def train(
                     runtime=runtime,
                     started_at=started_at,
                     on_progress=on_progress or _ignore,
+                    on_event=on_event or log.warning,
                 )
                 await supervisor.run(stop, kill)
 

@@ -18,6 +18,9 @@ from parl_mq.services.files import write_atomically
 from parl_mq.services.run_memory import RunMemory
 
 MEMORY: Final = "hub.json"
+STATUS: Final = "status.json"
+ENDPOINT: Final = "hub.endpoint"
+FAILURES: Final = "failures.jsonl"
 RUN_DIR: Final = "run_dir"
 """Under this key errors are about the choice of the directory, which is no setting of the run."""
 
@@ -135,3 +138,35 @@ class RunDirectory:
         """What `write_summary` wrote, or None."""
         path = self.path / SUMMARY
         return json.loads(path.read_text()) if path.exists() else None
+
+    def write_status(self, status: Mapping[str, Any]) -> None:
+        """Replaces the picture of the run that is shown when its hub cannot be asked."""
+        write_atomically(self.path / STATUS, json.dumps(status, allow_nan=False) + "\n", lasting=False)
+
+    def read_status(self) -> tuple[dict[str, Any], float] | None:
+        """What `write_status` wrote and when (wall time, s), or None."""
+        path = self.path / STATUS
+        return (json.loads(path.read_text()), path.stat().st_mtime) if path.exists() else None
+
+    def write_endpoint(self, endpoint: str) -> None:
+        """Says where the run's hub listens."""
+        write_atomically(self.path / ENDPOINT, endpoint + "\n")
+
+    def read_endpoint(self) -> str | None:
+        """Where the hub listens, or listened when it was killed; None where it has ended in order, or not begun."""
+        path = self.path / ENDPOINT
+        return path.read_text().strip() if path.exists() else None
+
+    def forget_endpoint(self) -> None:
+        """The hub listens no more."""
+        (self.path / ENDPOINT).unlink(missing_ok=True)
+
+    def append_failure(self, row: Mapping[str, Any]) -> None:
+        """Adds one line to failures.jsonl: a node that ended unasked."""
+        with (self.path / FAILURES).open("a") as lines:
+            lines.write(json.dumps(row, allow_nan=False) + "\n")
+
+    def read_failures(self) -> list[dict[str, Any]]:
+        """The nodes that ended unasked, oldest first."""
+        path = self.path / FAILURES
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
