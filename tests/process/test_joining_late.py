@@ -44,7 +44,7 @@ class Nodes:
             case "hub":
                 directory = ["--config", "cartpole-dqn", "--run-dir", str(self.directory)]
                 settings = [word for setting in SETTINGS for word in ("--set", setting)]
-                command += ["--bind", self._endpoint("hub"), *directory, *settings]
+                command += ["--bind", self._endpoint("hub"), *directory, *settings, "--resume"]
             case "replay":
                 command += ["--hub", self._endpoint("hub"), "--bind", self._endpoint("replay"), *rings]
             case "learner":
@@ -110,6 +110,25 @@ def test_a_learner_that_is_there_before_the_data_waits_quietly_and_begins_soon_a
         began = time.monotonic()
         poll_until(lambda: nodes.figures().get("updates_total", 0) > 0 or None, 2 * SLACK)
         assert time.monotonic() - began < 2 * SLACK
+
+
+def test_a_hub_on_its_own_may_be_killed_and_goes_on_with_its_run(tmp_path: Path) -> None:
+    with nodes_of(tmp_path) as nodes:
+        hub = nodes.start("hub")
+        poll_until(lambda: (nodes.directory / "config.toml").exists() or None, 30)
+        nodes.start("replay")
+        poll_until(lambda: nodes.waiting_for("replay-0") or None, 60)
+        before = picture_of(nodes.directory)
+        hub.kill()
+        hub.wait()
+        assert picture_of(nodes.directory).source == "directory"
+        nodes.start("hub")
+        poll_until(lambda: nodes.waiting_for("replay-0") or None, 60)
+        poll_until(lambda: picture_of(nodes.directory).source == "hub" or None, 60)
+        after = picture_of(nodes.directory)
+        assert before.status is not None
+        assert after.status is not None
+        assert after.status.run_id == before.status.run_id
 
 
 def test_ctrl_c_ends_a_learner_that_waits_for_data(tmp_path: Path) -> None:
