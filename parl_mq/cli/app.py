@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from parl_mq.cli import bench, doctor, env, nodes, play, runs, settings, train
+from parl_mq.cli import bench, doctor, env, nodes, play, runs, settings, status, train, wire
 
 app = typer.Typer(
     name="parl-mq",
@@ -16,13 +16,17 @@ app = typer.Typer(
 )
 config_app = typer.Typer(name="config", help="What can be set, and what applies.", no_args_is_help=True)
 bench_app = typer.Typer(name="bench", help="How fast this is, here and beside others.", no_args_is_help=True)
+wire_app = typer.Typer(name="wire", help="What nodes say to each other.", no_args_is_help=True)
 env_app = typer.Typer(name="env", help="What an environment is like.", no_args_is_help=True)
 
 app.command("train")(train.train)
 app.command("presets")(settings.presets)
 app.command("runs")(runs.runs)
+app.command("status")(status.status)
 app.command("play")(play.play)
 app.command("doctor")(doctor.doctor)
+app.add_typer(wire_app)
+wire_app.command("dump")(wire.dump)
 app.add_typer(config_app)
 config_app.command("show")(settings.show)
 config_app.command("schema")(settings.schema)

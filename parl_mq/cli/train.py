@@ -64,7 +64,12 @@ def train(
         show = view if earlier is None else earlier.told_before(view)
         try:
             result = api.train(
-                config, run_dir=run_dir, resume=resume, on_progress=show, started_at=_process_started_at()
+                config,
+                run_dir=run_dir,
+                resume=resume,
+                on_progress=show,
+                on_event=view.tell,
+                started_at=_process_started_at(),
             )
         except ParlError as error:
             raise loaded.knowing("run_dir", options.origin_of_run_dir(context)).blamed(error) from error
@@ -118,10 +123,9 @@ class _EarlierPart:
         damaged = [
             f"parl-mq: skipped a damaged checkpoint: {what}" for what in find_newest(directory.checkpoints).damaged
         ]
-        steps = memory.totals.get("env_steps_total", 0)
         goes_on = (
-            f"going on after {steps:,.0f} environment steps and {memory.updates:,.0f} updates; the replay is empty and "
-            "is filled again before the learner goes on"
+            f"going on after {memory.env_steps:,.0f} environment steps and {memory.updates:,.0f} updates; "
+            "the replay is empty and is filled again before the learner goes on"
         )
         return cls(memory.time_to_target_s is not None, "\n".join([*damaged, goes_on]))
 

@@ -21,8 +21,8 @@ class _Sent:
 class SenderBook:
     """What a sender has sent to one receiver, may send, and must keep until it is acknowledged.
 
-    At the end of a stream sent_rows = acknowledged_rows + abandoned_rows. Memory is bounded by the credit: what is kept
-    is at most that, and one message more in bytes.
+    At the end of a stream sent_rows = acknowledged_rows + abandoned_rows, and the receiver has all of the acknowledged
+    ones but `lost_rows`. Memory is bounded by the credit: what is kept is at most that, and one message more in bytes.
 
     Attributes:
         next_sequence: of the next message.
@@ -57,6 +57,11 @@ class SenderBook:
     def unacknowledged_rows(self) -> int:
         """Live rows sent and neither acknowledged nor abandoned."""
         return self.sent_rows - self.acknowledged_rows - self.abandoned_rows
+
+    @property
+    def lost_rows(self) -> int:
+        """Acknowledged live rows that the receiver does not have any more: its ring was made anew."""
+        return self._uncounted_rows
 
     def add(self, frames: list[Frame], *, rows: int, num_bytes: int) -> None:
         """Enters message `next_sequence`; its frames are kept until it is acknowledged.

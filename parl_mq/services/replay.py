@@ -12,12 +12,12 @@ import numpy as np
 from parl_mq.config.models import RunConfig
 from parl_mq.errors import EXIT_OK, ConfigError, MemoryRefused, WireError
 from parl_mq.net.channel import PeerId, ServerChannel
-from parl_mq.net.zmq_channel import Network
 from parl_mq.replay.table import Table
 from parl_mq.services.backlog import Backlog
 from parl_mq.services.complaints import Complaints
 from parl_mq.services.hub_link import MAX_TEXT, HubLink
 from parl_mq.services.joining import joined, run_config
+from parl_mq.services.network import network_of
 from parl_mq.services.replay_desk import ReplayDesk
 from parl_mq.services.runtime import NodeOptions, StopSignal
 from parl_mq.services.tables import limiter, make_ring_directory, remove_rings, table_settings
@@ -26,6 +26,7 @@ from parl_mq.wire.codec import Decoder
 from parl_mq.wire.messages import OpenTable, TableOpened, TableRefused, ToReplay, Welcome
 
 TICK_S: Final = 0.1
+ACCOUNTS_EVERY_S: Final = 0.5
 REPLAY_STREAM: Final = 8
 """Key of the random streams of replay nodes among those of the run."""
 
@@ -40,7 +41,7 @@ async def serve(options: NodeOptions, bind: str, stop: StopSignal) -> int:
         bind: endpoint of the data socket.
         stop: ends it.
     """
-    network = Network()
+    network = network_of(options)
     try:
         server = network.bind(bind)
         async with joined(network, options, "replay", stop, data_endpoint=server.endpoint) as (link, welcome):
@@ -62,13 +63,11 @@ async def _serve_table(
         table = _open(config, welcome, link.name, spec)
     except (ConfigError, MemoryRefused, ValueError, OSError) as error:
         remove_rings(config.node, welcome.run_id, link.name)
-        await stop.wait_for(link.deliver(TableRefused(table=opening.table, reason=str(error)[:MAX_TEXT])))
+        link.deliver(TableRefused(table=opening.table, reason=str(error)[:MAX_TEXT]))
         await stop.wait()
         return
     try:
-        await stop.wait_for(
-            link.deliver(TableOpened(table=opening.table, num_bytes=table.num_bytes, num_rows=table.num_rows))
-        )
+        link.deliver(TableOpened(table=opening.table, num_bytes=table.num_bytes, num_rows=table.num_rows))
         log.info("table %s: %d rows, %.1f MiB", opening.table, table.num_rows, table.num_bytes / 2**20)
         desk = ReplayDesk(table, limiter(config), spec, config, welcome.run_id)
         await ReplayNode(link, server, desk).run(stop)
@@ -79,6 +78,7 @@ async def _serve_table(
 
 def _open(config: RunConfig, welcome: Welcome, name: str, spec: TableSpec) -> Table:
     seed = np.random.SeedSequence(config.seed, spawn_key=(REPLAY_STREAM, welcome.index, welcome.incarnation))
+    remove_rings(config.node, welcome.run_id, name)  # of an earlier process that was killed
     directory = make_ring_directory(config.node, welcome.run_id, name)
     return Table(table_settings(config), spec, directory=directory, rng=np.random.default_rng(seed))
 
@@ -93,6 +93,7 @@ class ReplayNode:
         self._backlog = Backlog(server)
         self._decode = Decoder(ToReplay)
         self._complaints = Complaints("data")
+        self._accounts_at = 0.0
 
     async def run(self, stop: StopSignal) -> None:
         """Serves until the stop."""
@@ -103,6 +104,7 @@ class ReplayNode:
             for task in served:
                 task.cancel()
         self._note()
+        self._link.deliver(self._desk.accounts())
 
     async def _serve(self) -> None:
         while True:
@@ -116,6 +118,7 @@ class ReplayNode:
         while True:
             self._send_what_is_due()
             self._note()
+            self._tell_accounts(time.monotonic())
             await asyncio.sleep(TICK_S)  # the period itself
 
     def _take(self, peer: PeerId, frames: list[memoryview]) -> None:
@@ -128,6 +131,12 @@ class ReplayNode:
     def _send_what_is_due(self) -> None:
         for peer in self._backlog.send(self._desk.due(time.monotonic())):
             self._desk.forget(peer)
+
+    def _tell_accounts(self, now: float) -> None:
+        """Now and then, so that little is unknown should this process be killed; the last ones are sure to arrive."""
+        if now >= self._accounts_at:
+            self._accounts_at = now + ACCOUNTS_EVERY_S
+            self._link.send(self._desk.accounts())
 
     def _note(self) -> None:
         self._link.status.counters = {

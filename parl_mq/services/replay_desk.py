@@ -36,6 +36,7 @@ from parl_mq.wire.messages import (
     SampleRequest,
     SampleWaiting,
     SayHello,
+    SenderAccounts,
     UpdatePriorities,
     UpdateRefused,
 )
@@ -45,6 +46,8 @@ SENDER_BYTES: Final = 64 * 1024 * 1024
 WAITING_EVERY_S: Final = 1.0
 MAX_HELD: Final = 64
 """Requests of one learner that wait here; a learner keeps `learner.prefetch` outstanding, 16 at most."""
+MAX_ENDED: Final = 1_000
+"""Streams that have ended whose rows are still told to the hub."""
 MAX_ASKED: Final = 10_000
 """Strangers remembered as having been asked to attach."""
 
@@ -90,6 +93,7 @@ class ReplayDesk:
         self._asked_to_attach: set[PeerId] = set()
         self._num_actors = config.actor.num_actors
         self._senders: dict[str, _Sender] = {}
+        self._ended: dict[tuple[str, int], int] = {}
         self._held: deque[_Held] = deque()
         self._replies: list[Reply] = []
         self._layouts: dict[int, SlabLayout] = {}
@@ -114,6 +118,12 @@ class ReplayDesk:
             "replay_fill": self._table.num_live / self._table.settings.capacity,
             **({} if self._limiter.ratio is None else {"samples_per_insert": self._limiter.ratio}),
         }
+
+    def accounts(self) -> SenderAccounts:
+        """What is stored here of each stream that this process has heard of, those that have ended included."""
+        rows = {(name, sender.epoch): sender.book.rows for name, sender in self._senders.items()}
+        streams = [(name, epoch, count) for (name, epoch), count in {**self._ended, **rows}.items()]
+        return SenderAccounts(ring_id=self._table.ring_id, accounts=streams)
 
     def handle(self, peer: PeerId, message: Message, arrays: Arrays) -> None:
         """Takes one message of the data plane.
@@ -204,6 +214,8 @@ class ReplayDesk:
     def _account(self, peer: PeerId, attach: Attach) -> _Sender:
         """The actor's account; a new epoch begins a new one."""
         sender = self._senders.get(attach.name)
+        if sender is not None and sender.epoch != attach.epoch:
+            self._close_account(attach.name, sender)
         if sender is None or sender.epoch != attach.epoch:
             sender = self._senders[attach.name] = _Sender(peer, attach.epoch)
         sender.peer = peer
@@ -215,6 +227,12 @@ class ReplayDesk:
                 self._config.error_band,
             )
         return sender
+
+    def _close_account(self, name: str, sender: _Sender) -> None:
+        """The stream has ended: its rows stay in the books, but for the oldest of very many, which the hub has."""
+        self._ended[name, sender.epoch] = sender.book.rows
+        while len(self._ended) > MAX_ENDED:
+            del self._ended[next(iter(self._ended))]
 
     def _why_not(self, attach: Attach) -> AttachRefused | None:
         name, reason, exit_code = attach.name, None, EXIT_CONFIG
