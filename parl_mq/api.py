@@ -7,7 +7,7 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -16,12 +16,11 @@ from typing import Any, Final
 import uvloop
 
 from parl_mq.config.loader import load_config
-from parl_mq.config.models import RunConfig, Section
+from parl_mq.config.models import RunConfig
 from parl_mq.errors import (
     EXIT_INTERNAL,
     EXIT_INTERRUPTED,
     EXIT_OK,
-    ConfigError,
     NodeFailed,
     RecordError,
     SnapshotError,
@@ -168,33 +167,7 @@ def _open(config: RunConfig, run_dir: Path | str | None) -> RunDirectory:
     """The directory of a run to be resumed, which must have been started with the same settings."""
     if run_dir is None:
         raise UsageError("--resume needs --run-dir, the run to go on with")
-    directory = RunDirectory.open(Path(run_dir))
-    earlier = load_config(directory.config)
-    if differing := list(_differing(earlier, config)):
-        before = ", ".join(f"{key} = {earlier.value_of(key)!r}" for key in differing)
-        raise ConfigError(
-            f"{run_dir} was started with other settings: {before} (see {directory.config}); give the same ones, or "
-            "start a new run"
-        ).about(*differing)
-    directory.read_memory()
-    return directory
-
-
-_FIXED: Final = ("environment", "algorithm", "seed")
-"""Settings that a run keeps for life: its networks and what they learn."""
-
-
-def _differing(earlier: RunConfig, config: RunConfig) -> Iterator[str]:
-    """Keys of _FIXED settings that are not as they were."""
-    for name in _FIXED:
-        old, new = getattr(earlier, name), getattr(config, name)
-        if isinstance(old, Section) and type(old) is type(new):
-            fields = type(old).model_fields
-            yield from (f"{name}.{field}" for field in fields if getattr(old, field) != getattr(new, field))
-        elif isinstance(old, Section):
-            yield f"{name}.name"  # of the algorithm, which decides what the section holds
-        elif old != new:
-            yield name
+    return RunDirectory.reopen(Path(run_dir), config)
 
 
 def _new_run_path(config: RunConfig) -> Path:

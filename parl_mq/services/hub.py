@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from parl_mq import __version__
 from parl_mq.config.models import RunConfig
-from parl_mq.errors import EXIT_OK, WireError
+from parl_mq.errors import EXIT_OK, ConfigError, WireError
 from parl_mq.learn.checkpoint import Checkpoint, save_best
-from parl_mq.net.channel import SendOutcome
+from parl_mq.net.channel import SendOutcome, ServerChannel
 from parl_mq.net.zmq_channel import Network
 from parl_mq.services.backlog import Backlog
 from parl_mq.services.complaints import Complaints
@@ -56,14 +56,14 @@ class Hub:
 
     def __init__(self, network: Network, control_endpoint: str, options: HubOptions, stop: StopSignal) -> None:
         self._control = network.bind(control_endpoint)
-        self._weights = network.bind(_beside(self._control.endpoint))
-        self._stop = stop
         self._directory = RunDirectory(options.directory)
+        before = self._directory.read_memory()
+        self._weights = _bind_weights(network, self._control.endpoint, before.weights_endpoint)
+        self._stop = stop
         self._config = options.config
         self._started_at = options.started_at
         self._store = WeightsStore()
         self._backlog = Backlog(self._weights)
-        before = self._directory.read_memory()
         self._state = HubState(
             options.config,
             run_id=before.run_id or uuid.uuid4().hex[:12],
@@ -235,8 +235,14 @@ async def serve(options: NodeOptions, hub: HubOptions, stop: StopSignal) -> int:
             options.remove_sockets()
 
 
-def _beside(control: str) -> str:
-    """Where the weights socket is bound: beside the control socket, on any free port for tcp."""
+def _bind_weights(network: Network, control: str, before: str) -> ServerChannel:
+    """The weights socket: beside the control socket; for tcp at the port of an earlier hub, else at any free one."""
     if control.startswith("ipc://"):
-        return f"{control}.weights"
-    return f"{control.rpartition(':')[0]}:0"
+        return network.bind(f"{control}.weights")
+    host = control.rpartition(":")[0]
+    if before.rpartition(":")[0] == host:
+        try:
+            return network.bind(before)
+        except ConfigError as error:
+            log.warning("nodes that knew the earlier hub have to be started again: %s", error)
+    return network.bind(f"{host}:0")

@@ -267,6 +267,8 @@ class HubLink:
         """
         if self._stop.reason == SUPERVISOR_GONE:
             return  # the hub goes as well, and nobody reads what it would write
+        if not self._welcome.done() or self._welcome.exception() is not None:
+            return  # it was never in the run
         self._sequence += 1
         told = None if error is None else error[:MAX_TEXT]
         goodbye = Goodbye(counters=self.status.measured(), error=told, sequence=self._sequence)

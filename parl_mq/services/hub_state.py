@@ -474,6 +474,7 @@ class HubState:
         stop = {"reason": self.stop_reason, "interrupted": self.was_interrupted, "error": error}
         return RunMemory(
             run_id=self._run_id,
+            weights_endpoint=self._weights_endpoint,
             started_at=self._started_at,
             generation=self._generation,
             spec=None if self._spec is None else self._spec.model_dump(mode="json"),

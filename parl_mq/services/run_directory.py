@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from parl_mq.config.loader import dump_toml
-from parl_mq.config.models import RunConfig
+from parl_mq.config.loader import dump_toml, load_config
+from parl_mq.config.models import RunConfig, Section
 from parl_mq.errors import EXIT_TEMPORARY, CodedError, ConfigError, SnapshotError
 from parl_mq.observe.files import CHECKPOINTS, CONFIG, LOGS, METRICS, SUMMARY
 from parl_mq.services.files import write_atomically
@@ -21,6 +21,8 @@ MEMORY: Final = "hub.json"
 STATUS: Final = "status.json"
 ENDPOINT: Final = "hub.endpoint"
 FAILURES: Final = "failures.jsonl"
+FIXED: Final = ("environment", "algorithm", "seed")
+"""Settings that a run keeps for life: its networks and what they learn."""
 RUN_DIR: Final = "run_dir"
 """Under this key errors are about the choice of the directory, which is no setting of the run."""
 
@@ -70,6 +72,25 @@ class RunDirectory:
             ).about(RUN_DIR)
         for folder in (directory.logs, directory.checkpoints):
             folder.mkdir(exist_ok=True)
+        return directory
+
+    @classmethod
+    def reopen(cls, path: Path, config: RunConfig) -> RunDirectory:
+        """The directory of a run to go on with, which must have been started with the same settings.
+
+        Raises:
+            ConfigError: it is none, or the run was started with others.
+            SnapshotError: what the run remembers is damaged.
+        """
+        directory = cls.open(path)
+        earlier = load_config(directory.config)
+        if differing := list(_differing(earlier, config)):
+            before = ", ".join(f"{key} = {earlier.value_of(key)!r}" for key in differing)
+            raise ConfigError(
+                f"{path} was started with other settings: {before} (see {directory.config}); give the same ones, or "
+                "start a new run"
+            ).about(*differing)
+        directory.read_memory()
         return directory
 
     @contextmanager
@@ -175,3 +196,16 @@ class RunDirectory:
         """The nodes that ended unasked, oldest first."""
         path = self.path / FAILURES
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def _differing(earlier: RunConfig, config: RunConfig) -> Iterator[str]:
+    """Keys of FIXED settings that are not as they were."""
+    for name in FIXED:
+        old, new = getattr(earlier, name), getattr(config, name)
+        if isinstance(old, Section) and type(old) is type(new):
+            fields = type(old).model_fields
+            yield from (f"{name}.{field}" for field in fields if getattr(old, field) != getattr(new, field))
+        elif isinstance(old, Section):
+            yield f"{name}.name"  # of the algorithm, which decides what the section holds
+        elif old != new:
+            yield name

@@ -22,6 +22,7 @@ class RunMemory:
 
     Attributes:
         run_id: of the run, for its whole life; empty where it has not begun.
+        weights_endpoint: of the hub's weights socket; nodes go on asking there.
         started_at: monotonic time at which the command started whose hub wrote this, s. A hub that finds its own
             command's time here has been away; one that finds another resumes the run.
         generation: of the newest learner's weights.
@@ -46,6 +47,7 @@ class RunMemory:
     """
 
     run_id: str = ""
+    weights_endpoint: str = ""
     started_at: float = 0.0
     generation: int = 0
     spec: dict[str, Any] | None = None

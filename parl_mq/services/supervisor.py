@@ -28,7 +28,7 @@ from parl_mq.errors import (
 )
 from parl_mq.net.endpoints import check_endpoint
 from parl_mq.net.zmq_channel import Network
-from parl_mq.services.health import Watch
+from parl_mq.services.health import START_S, Watch
 from parl_mq.services.hub_link import HubLink
 from parl_mq.services.processes import Child, size_of, start_node
 from parl_mq.services.restarts import FailureRecord
@@ -427,15 +427,16 @@ class Supervisor:
 
     async def _fork_or_fell(self, zygote: Zygote, request: dict[str, object], log: Path) -> ForkedProcess | None:
         """A new child; None where the zygote has died, or hangs and is killed."""
+        limit_s = max(START_S, self._config.node.busy_limit_s)  # the first one has to wait for torch
         try:
-            async with asyncio.timeout(self._config.node.busy_limit_s):
+            async with asyncio.timeout(limit_s):
                 return await zygote.fork(request, log)
         except ConnectionError:
             self._zygote_is_there.clear()
         except TimeoutError:
             self._zygote_is_there.clear()
             hanging = self._children[ZYGOTE]
-            hanging.hung_s = self._config.node.busy_limit_s
+            hanging.hung_s = limit_s
             hanging.send_signal(signal.SIGKILL)
         return None
 
