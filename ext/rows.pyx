@@ -492,7 +492,7 @@ cdef class Rows:
             _check_array("spans", spans, UINT8, (incoming.num_rows,))
             incoming._given.spans = address(spans, incoming.num_rows, False)
 
-    def reserve(self, Incoming incoming, Part after, int64_t capacity):
+    def plan(self, Incoming incoming, Part after, int64_t capacity):
         cdef Part part = Part()
         if after is not None:
             part.first, part.row, part.live = after.stop, after.row + after.num_rows, after.live + after.num_live
@@ -500,7 +500,6 @@ cdef class Rows:
         self._place(incoming, part, capacity)
         part.old_tail = self._counters[TAIL]
         part.num_evicted = self._victims(part, capacity)
-        store(&self._counters[RESERVED], part.end)
         return part
 
     cdef _place(self, Incoming incoming, Part part, int64_t capacity):
@@ -545,10 +544,6 @@ cdef class Rows:
         store(&self._counters[NUM_LIVE], self._counters[NUM_LIVE] - part.num_evicted)
         store(&self._counters[TAIL], part.tail)
         full_fence()  # no store of the rows that follow may be seen before the tail that gives them up
-
-    def commit(self, Part part):
-        store(&self._counters[NUM_LIVE], self._counters[NUM_LIVE] + part.num_live)
-        store(&self._counters[COMMITTED], part.end)
 
     def unfinished(self):
         cdef Part part

@@ -17,8 +17,17 @@ import uvloop
 
 from parl_mq.config.loader import load_config
 from parl_mq.config.models import RunConfig
-from parl_mq.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_OK, NodeFailed, RecordError, UsageError
+from parl_mq.errors import (
+    EXIT_INTERNAL,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    NodeFailed,
+    RecordError,
+    SnapshotError,
+    UsageError,
+)
 from parl_mq.services.preflight import check_run
+from parl_mq.services.rings import rings_of_run, sweep
 from parl_mq.services.run_directory import RunDirectory
 from parl_mq.services.runtime import StopSignal
 from parl_mq.services.supervisor import Supervisor, runtime_folder
@@ -76,7 +85,8 @@ def train(
     Args:
         config: settings, or the name of a preset, or a TOML file.
         run_dir: must not exist yet, unless it is to be resumed; None makes one under `runs/`.
-        resume: the run in `run_dir` goes on: learner, counters and evaluations; the replay is filled anew.
+        resume: the run in `run_dir` goes on: learner, counters, evaluations, and the rows of the replay where the run
+            was cut off; after its end they are gone, and the replay is filled anew.
         on_progress: called about four times a second.
         on_event: called with a line for people when a node has failed and was started again; None logs it.
         started_at: monotonic time from which the run's seconds count; None: now.
@@ -92,11 +102,13 @@ def train(
     """
     started_at = time.monotonic() if started_at is None else started_at
     settings = config if isinstance(config, RunConfig) else load_config(config)
-    spec = check_run(settings)
+    spec = check_run(settings, reused_bytes=_bytes_of_rings(settings, run_dir) if resume else 0)
     stop, kill = StopSignal(), StopSignal()
     with runtime_folder(settings.node) as runtime:
         directory = _open(settings, run_dir) if resume else _create(settings, run_dir)
         with directory.held():
+            for line in sweep(settings.node, but=directory.read_memory().run_id):
+                (on_event or log.warning)(line)
             if resume:
                 directory.write_config(settings)
                 directory.forget_summary()
@@ -132,6 +144,15 @@ def _draw(directory: RunDirectory) -> None:
         write_learning_curve(directory.path)
     except RecordError as error:
         log.warning("no learning curve was drawn: %s", error)
+
+
+def _bytes_of_rings(config: RunConfig, run_dir: Path | str | None) -> int:
+    """What the rings of a run to be resumed take already; what is wrong with it, `_open` tells."""
+    try:
+        run_id = RunDirectory(Path(run_dir or "")).read_memory().run_id
+    except SnapshotError:
+        return 0
+    return sum(ring.num_bytes for ring in rings_of_run(config.node, run_id))
 
 
 def _ignore(progress: RunProgress) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
-from parl_mq.cli import bench, doctor, env, nodes, play, runs, settings, status, train, wire
+from parl_mq.cli import bench, doctor, env, nodes, play, replay, runs, settings, status, train, wire
+
+NODES: Final = "Single nodes"
 
 app = typer.Typer(
     name="parl-mq",
@@ -35,8 +37,10 @@ env_app.command("check")(env.check)
 app.add_typer(bench_app)
 bench_app.command("tree")(bench.tree)
 bench_app.command("replay")(bench.replay)
-for role in (nodes.hub, nodes.replay, nodes.learner, nodes.actor, nodes.evaluator):
-    app.command(role.__name__, rich_help_panel="Single nodes")(role)
+app.command("hub", rich_help_panel=NODES)(nodes.hub)
+app.add_typer(replay.app, rich_help_panel=NODES)
+for role in (nodes.learner, nodes.actor, nodes.evaluator):
+    app.command(role.__name__, rich_help_panel=NODES)(role)
 
 
 def _print_version(is_wanted: bool) -> None:

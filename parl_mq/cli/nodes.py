@@ -59,18 +59,22 @@ def hub(
 
 
 def replay(
-    hub: options.Hub,
-    bind: options.Bind,
-    name: options.Name = None,
-    settings: options.NodeSettings = None,
-    lifeline_fd: options.LifelineFd = None,
+    hub: str,
+    bind: str,
+    name: str | None,
+    settings: Sequence[str] | None,
+    lifeline_fd: int | None,
+    *,
+    fresh: bool,
+    run_dir: Path | None,
 ) -> None:
-    """Start a replay node: it stores what actors send and draws batches for the learners."""
+    """Starts a replay node; its command, which has others below it, stands in `parl_mq.cli.replay`."""
     node = _node("replay", hub, name, settings, lifeline_fd)
 
     from parl_mq.nodes import replay as entry
+    from parl_mq.services.replay import ReplayOptions
 
-    raise typer.Exit(entry.main(node, bind))
+    raise typer.Exit(entry.main(node, ReplayOptions(bind, fresh=fresh, run_directory=run_dir)))
 
 
 def learner(

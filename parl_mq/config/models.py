@@ -211,7 +211,8 @@ class NodeConfig(Section):
     Attributes:
         device: of a learner: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
         threads: torch threads of a learner; None takes what the machine has left.
-        ring_directory: where replay rings lie; None takes a private folder in shared memory.
+        ring_directory: where replay rings lie; None takes a private folder in shared memory,
+            which the end of the machine empties.
         runtime_directory: where ipc sockets lie; None takes a private temporary folder.
         loop: event loop, `uvloop` or `asyncio`.
         log_level: of messages on stderr.

@@ -138,22 +138,24 @@ class ReceiverBook:
 
     Attributes:
         last_sequence: the last contiguous number stored, or None.
-        rows: live rows stored since this book was begun.
+        rows: live rows stored of this stream.
         num_bytes: bytes of them.
         credit_rows: rows that the sender may have sent in all, on the count of `rows`; never falls.
         credit_bytes: the same in bytes.
         num_duplicates: messages dropped because they were stored before.
     """
 
-    def __init__(self, last_sequence: int | None = None) -> None:
-        """Begins a book.
+    def __init__(self, last_sequence: int | None = None, *, rows: int = 0, num_bytes: int = 0) -> None:
+        """Begins a book, or goes on with one.
 
         Args:
             last_sequence: the last number that a ring remembers of this stream.
+            rows: that it has stored of it.
+            num_bytes: of them.
         """
         self.last_sequence = last_sequence
-        self.rows = 0
-        self.num_bytes = 0
+        self.rows = rows
+        self.num_bytes = num_bytes
         self.credit_rows = 0
         self.credit_bytes = 0
         self.num_duplicates = 0

@@ -54,8 +54,8 @@ class Rows:
     dead rows that look like one, so that stepping by `rows_left` + 1 visits all. I3: a fragment never wraps, so the
     window of a row at or behind the tail lies in memory that no insert touches.
 
-    Threads: one caller at a time may write (plan to commit). `gather` may run beside it and says which rows were torn.
-    Large copies release the GIL. Nothing here locks.
+    Threads: one caller at a time may write (plan to CommitLog.commit). `gather` may run beside it and says which rows
+    were torn. Large copies release the GIL. Nothing here locks.
     """
 
     def __init__(
@@ -112,8 +112,8 @@ class Rows:
             FragmentsRefused: a column, a length or a flag does not fit; the message names it.
         """
 
-    def reserve(self, incoming: Incoming, after: Part | None, capacity: int) -> Part:
-        """Reserves positions for as many fragments as fit at once.
+    def plan(self, incoming: Incoming, after: Part | None, capacity: int) -> Part:
+        """Finds positions for as many fragments as fit at once; CommitLog.reserve takes them.
 
         Args:
             incoming: fragments that were checked here.
@@ -136,16 +136,13 @@ class Rows:
         """Copies a part's rows into their records.
 
         Args:
-            incoming: as it was reserved for.
-            part: reserved and evicted.
+            incoming: as it was planned for.
+            part: reserved and evicted for.
             values: leaves of all live rows of the batch, or None.
             default: the leaf of each where there are none.
             leaves: [part.num_rows] is filled with those, and 0 for dead rows.
             keys: of all live rows of the batch; the part's are filled in.
         """
-
-    def commit(self, part: Part) -> None:
-        """Makes what was written count."""
 
     def unfinished(self) -> Part | None:
         """What was reserved and never committed, without fragments; None if there is nothing of that kind."""

@@ -14,21 +14,24 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from parl_mq.errors import SnapshotError
+from parl_mq.errors import RingRefused, SnapshotError
 from parl_mq.fragments import FragmentBatch
 from parl_mq.replay._rows import Incoming, Rows
 from parl_mq.replay._sum_tree import LARGEST_VALUE, SumTree
-from parl_mq.replay.contents import RingContents
+from parl_mq.replay.contents import RingAccount, StoredContents
 from parl_mq.replay.draws import KEYS, PROBABILITIES, Draw, draw_columns
 from parl_mq.replay.keys import POSITION_BITS, Keys, key_prefix, shards_of
 from parl_mq.replay.layout import RowLayout
-from parl_mq.replay.mapping import Segment
+from parl_mq.replay.mapping import COMMITTED, RESERVED, TAIL, Segment, SegmentIdentity, new_segment
 from parl_mq.replay.memory import check_memory
+from parl_mq.replay.recovery import find_repair
 from parl_mq.replay.refusals import KeysRefused, PrioritiesRefused, TableEmpty
 from parl_mq.replay.ring import Leaves, Ring, Targets
+from parl_mq.replay.ring_files import RingFiles
+from parl_mq.replay.senders import SenderMark, newest
 from parl_mq.replay.settings import FRAGMENTS_PER_SEGMENT
 from parl_mq.replay.settings import TableSettings as TableSettings
-from parl_mq.replay.snapshot import read_snapshot, write_snapshot
+from parl_mq.replay.snapshot import Snapshot, open_snapshot, write_snapshot
 from parl_mq.spec import Column, TableSpec
 
 Magnitudes = npt.NDArray[np.float64]
@@ -80,46 +83,85 @@ class Table:
     """
 
     def __init__(
-        self, settings: TableSettings, spec: TableSpec, *, directory: Path | None, rng: np.random.Generator
+        self,
+        settings: TableSettings,
+        spec: TableSpec,
+        *,
+        directory: Path | None,
+        rng: np.random.Generator,
+        fresh: bool = False,
+        labels: Mapping[str, str] | None = None,
     ) -> None:
-        """An empty table.
+        """A table that goes on with the rows of the ring in `directory`, or an empty one.
 
         Args:
             settings: how it keeps and draws rows.
             spec: its columns.
-            directory: where its ring lies, one file `NAME.SHARD.ring` a shard; a ring found there is replaced. None: in
-                anonymous memory.
+            directory: of its ring alone, one file `NAME.SHARD.ring` a shard; made if it is not there. A ring found in
+                it must be of a table with the same columns and settings. None: in anonymous memory.
             rng: source of the shards' random streams.
+            fresh: a ring found is replaced by an empty one, whatever it is.
+            labels: what the owner calls a ring that is made, to be read beside it.
 
         Raises:
             MemoryRefused: it would not fit; nothing was allocated or replaced.
+            RingRefused: the ring found is damaged, foreign, or in use; it is left as it is.
             ValueError: the spec cannot be drawn from.
         """
         self.settings = settings
         self.spec = spec
-        self.ring_id = secrets.token_hex(8)
         self._need = settings.memory_need(spec)
         names = [column.name for column in self.draw_columns(1)]
         if len(set(names)) != len(names):
             raise ValueError(f"an extra column has the name of one of a draw's own: {names}")
         self._newest_batch: tuple[int, list[tuple[str, tuple[int, ...], np.dtype[Any]]]] = (0, [])
-        check_memory(self._need, directory)
         self._rng = rng
         self._turn = 0
         self._num_refused = 0
         self._has_warned = False
-        segments = [self._segment(shard, directory) for shard in range(settings.num_shards)]
-        self.is_replacement = any(segment.is_replacement for segment in segments)
-        self._rings = [self._ring(*item) for item in zip(count(), segments, rng.spawn(len(segments)), strict=False)]
+        self.ring_id = secrets.token_hex(8)
+        self.is_reopened = False
+        self._files = None if directory is None else RingFiles(directory, settings.name)
+        try:
+            segments = self._segments(fresh=fresh, labels=labels or {})
+            self._rings = [self._ring(*item) for item in zip(count(), segments, rng.spawn(len(segments)), strict=False)]
+            if self._files is not None and not self.is_reopened:
+                self._files.note_open()
+        except BaseException:
+            if self._files is not None:
+                self._files.abandon()
+            raise
+        self.words = segments[0].words
         self._most_rows = min(ring.rows.num_rows for ring in self._rings) // FRAGMENTS_PER_SEGMENT
         self._most_live = min(ring.capacity for ring in self._rings)
         self._newest_default = (-1.0, Leaves(None, 0.0, 0.0))
-        if self.is_replacement:
-            log.warning("table %s: an old ring in %s was replaced by an empty one", settings.name, directory)
 
-    def _segment(self, shard: int, directory: Path | None) -> Segment:
-        path = directory / f"{self.settings.name}.{shard:03d}.ring" if directory is not None else None
-        return Segment(self.settings.segment_shape(shard, self.spec), path, self.ring_id)
+    def _segments(self, *, fresh: bool, labels: Mapping[str, str]) -> list[Segment]:
+        files = self._files
+        if files is None:
+            check_memory(self._need, None)
+            shapes = [self.settings.segment_shape(shard, self.spec) for shard in range(self.settings.num_shards)]
+            return [new_segment(SegmentIdentity(shape, self.ring_id, i), None) for i, shape in enumerate(shapes)]
+        is_found = not fresh and files.has_ring()
+        check_memory(self._need, files.directory, reused=files.num_bytes_found)
+        return self._reopen(files) if is_found else self._create(files, labels)
+
+    def _reopen(self, files: RingFiles) -> list[Segment]:
+        segments = files.reopen(self.settings, self.spec)
+        repairs = [find_repair(segment) for segment in segments]
+        files.note_open()
+        for repair in repairs:
+            repair.apply()
+        self.ring_id, self.is_reopened = files.ring_id, True
+        return segments
+
+    def _create(self, files: RingFiles, labels: Mapping[str, str]) -> list[Segment]:
+        if files.found_files:
+            log.warning("table %s: what lay in %s is replaced by an empty ring", self.settings.name, files.directory)
+        made = files.create(self.settings, self.spec, self.ring_id, labels)
+        for segment, first_position in made:
+            segment.counters[[TAIL, RESERVED, COMMITTED]] = first_position
+        return [segment for segment, _ in made]
 
     def _ring(self, shard: int, segment: Segment, rng: np.random.Generator) -> Ring:
         settings = self.settings
@@ -187,17 +229,40 @@ class Table:
         """Gives the memory back; nothing may be called after it.
 
         Args:
-            remove: the ring's files go too.
+            remove: the ring's files go too; else all of them are on the disk when this returns.
         """
+        files, self._files = self._files, None
         while self._rings:
             self._rings.pop().close(remove=remove)
+        if files is not None:
+            files.close(remove=remove)
 
-    def insert(self, fragments: FragmentBatch, spans: npt.NDArray[np.uint8] | None = None) -> Keys:
+    def sender(self, name: str | bytes) -> SenderMark | None:
+        """How far a sender's stream is stored; None: the table knows nothing of it.
+
+        Of each shard the 1,024 senders are known that sent last.
+        """
+        return newest([mark for ring in self._rings if (mark := ring.sender(name)) is not None])
+
+    def remember(self, sender: SenderMark) -> None:
+        """Keeps a mark without rows: of a message that was refused for good."""
+        self._rings[self._turn % len(self._rings)].remember(sender)
+
+    def insert(
+        self,
+        fragments: FragmentBatch,
+        spans: npt.NDArray[np.uint8] | None = None,
+        *,
+        sender: SenderMark | None = None,
+    ) -> Keys:
         """Stores fragments, all in one shard; they can be drawn once this returns.
+
+        With a ring in a directory they are there again after this process was killed, unless they were evicted.
 
         Args:
             fragments: at least one; copied.
             spans: [R] steps folded into each row, >= 1; None: 1 each.
+            sender: kept with them, so that a sender need send again only what is not stored.
 
         Returns:
             [num_live] uint64 keys of the live rows, in order. Of a batch larger than a shard the first have gone.
@@ -206,7 +271,7 @@ class Table:
             FragmentsRefused: a column, a length or a flag does not fit. Nothing was stored.
             PrioritiesRefused: a magnitude is NaN, infinite or negative, or their number is wrong. Nothing was stored.
         """
-        return self.store(self.take(fragments, spans), fragments.priorities)
+        return self.store(self.take(fragments, spans), fragments.priorities, sender=sender)
 
     def take(self, fragments: FragmentBatch, spans: npt.NDArray[np.uint8] | None = None) -> Incoming:
         """Checks fragments for `store`; the first half of `insert`, for callers that use the same arrays again.
@@ -216,12 +281,15 @@ class Table:
         """
         return self._rings[-1].rows.take(fragments, spans, self._most_rows, self._most_live)
 
-    def store(self, incoming: Incoming, magnitudes: Magnitudes | None = None) -> Keys:
+    def store(
+        self, incoming: Incoming, magnitudes: Magnitudes | None = None, *, sender: SenderMark | None = None
+    ) -> Keys:
         """Stores what `take` has checked, with what its arrays hold now; the other half of `insert`.
 
         Args:
             incoming: from this table's `take`. No step but a fragment's last may have been made to end an episode.
             magnitudes: of its live rows; None: the running maximum.
+            sender: as `insert`.
 
         Raises:
             PrioritiesRefused: as `insert`.
@@ -231,8 +299,8 @@ class Table:
         ring = self._rings[self._turn % len(self._rings)]
         self._turn += 1  # two threads may now and then take the same turn, which does no harm
         if magnitudes is None:
-            return ring.insert(incoming, self._default_leaves())
-        return ring.insert(incoming, Leaves(self._priorities(magnitudes), 0.0, magnitudes.max()))
+            return ring.insert(incoming, self._default_leaves(), sender)
+        return ring.insert(incoming, Leaves(self._priorities(magnitudes), 0.0, magnitudes.max()), sender)
 
     def check_magnitudes(self, magnitudes: Magnitudes, num_expected: int) -> None:
         """Counts and refuses magnitudes that are none.
@@ -403,8 +471,10 @@ class Table:
                 "settings": asdict(self.settings),
                 "columns": columns,
                 "spaces": spaces,
+                "starts": [one.tail for one in contents],
                 "tails": [one.tail for one in contents],
-                "max_magnitudes": [ring.max_magnitude for ring in self._rings],
+                "accounts": [ring.account().to_json() for ring in self._rings],
+                "words": self.words.tolist(),
                 "streams": [ring.stream for ring in self._rings],
                 "stream": self._rng.bit_generator.state,
                 "turn": self._turn,
@@ -412,42 +482,61 @@ class Table:
             write_snapshot(path, {"table": own, "more": dict(metadata)}, arrays)
 
     @classmethod
-    def load(cls, path: Path, *, directory: Path | None = None) -> tuple[Table, dict[str, Any]]:
+    def load(
+        cls, path: Path, *, directory: Path | None = None, fresh: bool = False, labels: Mapping[str, str] | None = None
+    ) -> tuple[Table, dict[str, Any]]:
         """The table that `save` wrote, which goes on exactly as that one, and the metadata.
+
+        Args:
+            path: of the file.
+            directory: as of a new table.
+            fresh: a ring found there is replaced.
+            labels: as of a new table.
 
         Raises:
             SnapshotError: the file is missing, damaged, or of another kind or version.
             MemoryRefused: the table would not fit.
+            RingRefused: there is a ring in the directory, or in use; it is left as it is.
         """
-        metadata, arrays = read_snapshot(path)
+        snapshot = open_snapshot(path)
+        if fresh:
+            snapshot.verify()  # before anything goes for it
         try:
-            own = metadata["table"]
+            own = snapshot.metadata["table"]
             settings = TableSettings(**own["settings"])
             table = cls(
                 settings,
                 TableSpec.from_wire(own["columns"], own["spaces"]),
                 directory=directory,
                 rng=np.random.default_rng(0),
+                fresh=fresh,
+                labels=labels,
             )
+            if table.is_reopened:
+                table.close(remove=False)
+                raise RingRefused(f"{directory} holds a ring; give --fresh to replace it by {path}")
             try:
-                table._restore(own, arrays)
+                table._restore(own, snapshot)
             except BaseException:
                 table.close()
                 raise
-            return table, metadata["more"]
+            return table, snapshot.metadata["more"]
         except SnapshotError as exc:
             raise SnapshotError(f"{path}: {exc}") from exc
         except (ValueError, KeyError, TypeError, IndexError) as exc:
             raise SnapshotError(f"{path}: it does not describe a table: {exc}") from exc
 
-    def _restore(self, own: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    def _restore(self, own: Mapping[str, Any], snapshot: Snapshot) -> None:
         for shard, ring in enumerate(self._rings):
             prefix = f"{shard}/"
-            given = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-            contents = RingContents.from_named_arrays(own["tails"][shard], given)
-            ring.restore(contents, own["max_magnitudes"][shard])
-            ring.stream = own["streams"][shard]
-        self._rng.bit_generator.state = own["stream"]
+            given = {name.removeprefix(prefix): one for name, one in snapshot.arrays.items() if name.startswith(prefix)}
+            contents = StoredContents(own["starts"][shard], own["tails"][shard], given)
+            ring.restore(contents, RingAccount.from_json(own["accounts"][shard]))
+            if "streams" in own:
+                ring.stream = own["streams"][shard]
+        if "stream" in own:
+            self._rng.bit_generator.state = own["stream"]
+        self.words[:] = own["words"]
         self._turn = own["turn"]
 
 

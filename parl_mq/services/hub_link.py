@@ -130,6 +130,7 @@ class HubLink:
         status: what the heartbeats say.
         run_state: what has been settled so far; None before the hub has said it.
         on_progress: called with each RunProgress; only supervisors get any.
+        run_is_done: the stop that has come was the run's own end: nothing is kept for a resumption.
     """
 
     def __init__(
@@ -144,6 +145,7 @@ class HubLink:
         self.status = NodeStatus()
         self.run_state: RunState | None = None
         self.on_progress: Callable[[RunProgress], None] | None = None
+        self.run_is_done = False
         self._channel = channel
         self._stop = stop
         self._decode = Decoder(FromHub)
@@ -325,6 +327,7 @@ class HubLink:
                 if not self._opening.done():
                     self._opening.set_result(known)
             case Stop():
+                self.run_is_done = known.is_final
                 self._stop.set(known.reason)
             case RunProgress():
                 if self.on_progress is not None:

@@ -420,7 +420,7 @@ class HubState:
             self.tally.books.cut_all()  # nobody will say any more what became of rows
             return self.progress(now)
         self._stopped_roles |= stage.roles
-        stop = Stop(reason=self.stop_reason)
+        stop = self._stop_message
         told = [node.peer for node in self._roster.living() if node.role in stage.roles and node.peer is not None]
         return [*((peer, stop) for peer in told), *self._move_on(now)]
 
@@ -444,7 +444,12 @@ class HubState:
         is_ending = self.phase in ("stopping", "done") and node.role != "supervisor"
         if not is_ending or node.peer is None or not (is_new or node.role in self._stopped_roles):
             return []
-        return [(node.peer, Stop(reason=self.stop_reason))]
+        return [(node.peer, self._stop_message)]
+
+    @property
+    def _stop_message(self) -> Stop:
+        """A run that was interrupted, or has failed, may be resumed."""
+        return Stop(reason=self.stop_reason, is_final=not self.was_interrupted and self.error is None)
 
     @property
     def awaits_final_evaluation(self) -> bool:

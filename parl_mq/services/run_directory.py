@@ -160,6 +160,11 @@ class RunDirectory:
         path = self.path / SUMMARY
         return json.loads(path.read_text()) if path.exists() else None
 
+    def is_done(self) -> bool:
+        """Whether the run has come to its end by itself; it may be resumed all the same."""
+        summary = self.read_summary()
+        return summary is not None and not summary["interrupted"] and summary["error"] is None
+
     def write_status(self, status: Mapping[str, Any]) -> None:
         """Replaces the picture of the run that is shown when its hub cannot be asked."""
         write_atomically(self.path / STATUS, json.dumps(status, allow_nan=False) + "\n", lasting=False)

@@ -32,6 +32,7 @@ from parl_mq.services.health import START_S, Watch
 from parl_mq.services.hub_link import HubLink
 from parl_mq.services.processes import Child, size_of, start_node
 from parl_mq.services.restarts import FailureRecord
+from parl_mq.services.rings import rings_of_run
 from parl_mq.services.run_directory import RunDirectory
 from parl_mq.services.runtime import StopSignal, first_cause
 from parl_mq.services.socket_folders import own_folder
@@ -147,7 +148,7 @@ class Supervisor:
         self._lifeline, self._lifeline_writer = os.pipe()
 
     async def run(self, stop: StopSignal, kill: StopSignal) -> None:
-        """Runs to the end; afterwards no process of the run is alive, and no ring is left.
+        """Runs to the end; afterwards no process of the run is alive, and a ring is left only if it was cut off.
 
         Args:
             stop: ends the run in order.
@@ -169,9 +170,16 @@ class Supervisor:
             os.close(self._lifeline_writer)
             os.close(self._lifeline)
             if self._run_id is not None:
-                remove_rings(self._config.node, self._run_id)
+                self._leave_rings(self._run_id, was_killed=kill.is_set())
         if self._failed.done():
             raise self._failed.result()
+
+    def _leave_rings(self, run_id: str, *, was_killed: bool) -> None:
+        """A run that is done needs none; of one that may be resumed they stay."""
+        if not was_killed and not self._failed.done() and self._directory.is_done():
+            remove_rings(self._config.node, run_id)
+        for ring in rings_of_run(self._config.node, run_id):
+            self._on_event(f"kept for --resume: {ring.path}, {ring.num_bytes / 2**20:,.1f} MiB")
 
     async def _see_through(self, network: Network, stop: StopSignal) -> None:
         """Keeps the nodes running, and returns when the run has come to its end."""
@@ -381,8 +389,8 @@ class Supervisor:
         return await start_node(role, name, arguments, log=log, pass_fds=[self._lifeline])
 
     async def _start_replay(self, name: str) -> Child:
-        bind = ["--bind", _endpoint(self._runtime, name)]
-        return await self._start("replay", name, [*self._node_arguments(), *bind])
+        own = ["--bind", _endpoint(self._runtime, name), "--run-dir", str(self._directory.path)]
+        return await self._start("replay", name, [*self._node_arguments(), *own])
 
     async def _start_zygote(self) -> Child:
         log = self._directory.logs / f"{ZYGOTE}.log"

@@ -275,10 +275,16 @@ class HeartbeatSeen(Message):
 
 
 class Stop(Message):
-    """Hub -> node: finish what is under way, say Goodbye and end with code 0."""
+    """Hub -> node: finish what is under way, say Goodbye and end with code 0.
+
+    Attributes:
+        reason: for people.
+        is_final: the run is done; what is kept only for its resumption may go.
+    """
 
     kind: Literal["stop"] = "stop"
     reason: Text
+    is_final: bool = False
 
 
 class RunProgress(Message):

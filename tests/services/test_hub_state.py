@@ -560,6 +560,20 @@ def test_an_interruption_hurries_an_end_that_is_under_way(crew):
     assert (crew.phase, crew.awaits_final_evaluation) == ("done", False)
 
 
+@pytest.mark.parametrize("end", ["its own", "interrupted", "failed"])
+def test_only_a_run_that_is_done_tells_its_nodes_so(crew, end):
+    crew.note_weights(WeightsVersion(1, 7))
+    if end == "failed":
+        told = crew.fail("the cause", 70, 0.0)
+    else:
+        told = crew.stop("because", 0.0, interrupted=end == "interrupted", final_evaluation=False)
+    for now in range(1, 30):
+        told += crew.tick(float(now))
+    stops = of_kind(told, Stop)
+    assert {b"replay-0", b"learner-0", b"actor-0"} <= {peer for peer, _ in stops}
+    assert {stop.is_final for _, stop in stops} == {end == "its own"}
+
+
 def test_nobody_waits_for_nodes_that_are_lost(crew):
     request = StopRequest(
         reason="learner-0 ended by signal SIGKILL", error_code=70, interrupted=True, lost=["learner-0"]

@@ -149,7 +149,7 @@ MESSAGES = [
     (RunState(columns=_columns, spaces=_spaces, digest=SPEC.digest, replay_endpoints=["tcp://127.0.0.1:5000"]), {}),
     (OpenTable(table="main", columns=_columns, spaces=_spaces, digest=SPEC.digest), {}),
     (HeartbeatSeen(sequence=3), {}),
-    (Stop(reason="target reached"), {}),
+    (Stop(reason="target reached", is_final=True), {}),
     (
         RunProgress(
             phase="training",
