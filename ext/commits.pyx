@@ -6,6 +6,8 @@ from hashlib import blake2b
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
+from parl_mq.replay._shard cimport Counts
+
 
 cdef extern from * nogil:
     """
@@ -217,7 +219,7 @@ cdef class CommitLog:
         store(&self._head.committed, committed)
         return self._num_inserted
 
-    def commit(self, int64_t committed, int64_t num_live, double max_magnitude, sender, counts):
+    def commit(self, int64_t committed, int64_t num_live, double max_magnitude, sender, Counts counts):
         cdef int64_t slot = -1
         if sender is not None:
             if not isinstance(sender, tuple) or len(sender) != 5:

@@ -45,7 +45,7 @@ SEGMENT_HEAD: Final = np.dtype(
     }
 )
 """ext/commits.pyx describes the same bytes. `newest` is the number of the newest whole commit, `counts` what
-RingCounts counts from `drawn` on."""
+_shard.Counts counts from `drawn` on."""
 SENDER_DTYPE: Final = np.dtype(
     [
         ("name", "V16"),
@@ -140,7 +140,7 @@ class Segment:
         counters: [NUM_COUNTERS] int64.
         newest: [1] uint64, the number of the newest whole commit.
         max_magnitude: [1] float64.
-        counts: [4] int64, the statistics of RingCounts from `drawn` on, as they were at the newest commit.
+        counts: [4] int64, the statistics of _shard.Counts from `drawn` on, as they were at the newest commit.
         words: [NUM_OWN_WORDS] int64, which belong to the table's owner.
         records_of_commits: [2] RECORD_DTYPE.
         plans: [2] PLAN_DTYPE.

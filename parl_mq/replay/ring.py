@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Final, NamedTuple
 
@@ -12,6 +11,7 @@ import numpy.typing as npt
 from parl_mq.errors import SnapshotError
 from parl_mq.replay._commits import CommitLog, check_rows
 from parl_mq.replay._rows import Incoming, Part, Rows
+from parl_mq.replay._shard import Shard
 from parl_mq.replay._sum_tree import SumTree
 from parl_mq.replay.contents import RingAccount, RingContents, StoredContents, contents_of, marks_of, slot_ranges
 from parl_mq.replay.keys import Keys
@@ -23,7 +23,7 @@ Values = npt.NDArray[np.float64]
 Columns = tuple[npt.NDArray[Any], ...]
 
 MAX_TRIES_BESIDE_INSERTS: Final = 3
-"""Gathers of a torn row without the lock; the next one holds it, and no row can be evicted meanwhile."""
+"""Draws in place of a torn row beside inserts; the next one holds them back, and no row can go meanwhile."""
 
 
 class Targets(NamedTuple):
@@ -48,18 +48,6 @@ class Leaves(NamedTuple):
     max_magnitude: float
 
 
-@dataclass(slots=True)
-class RingCounts:
-    """What happened in a ring since it was made, in rows."""
-
-    inserted: int = 0
-    evicted: int = 0
-    drawn: int = 0
-    updated: int = 0
-    stale: int = 0
-    torn: int = 0
-
-
 class Ring:
     """Rows of one shard in the order in which they came, and a leaf for each.
 
@@ -74,25 +62,25 @@ class Ring:
     Eviction is first in, first out, by whole fragments: when live rows would exceed `capacity`, or room runs short.
 
     Attributes:
+        shard: rows and tree behind one lock.
         lock: held to find rows and to change leaves, briefly.
         writer: held by an insert from its beginning to its end.
         capacity: live rows at most.
         prefix: the key of position 0.
         counts: what happened here.
-        max_magnitude: the largest magnitude that was ever applied; 0 at first.
     """
 
     def __init__(
         self, segment: Segment, rows: Rows, tree: SumTree, *, capacity: int, prefix: int, rng: np.random.Generator
     ) -> None:
-        self.lock = Lock()
+        self.shard = Shard(rows, tree, rng, segment.max_magnitude)
+        self.lock = self.shard.lock
         self.writer = Lock()
         self.rows = rows
         self.tree = tree
         self.capacity = capacity
         self.prefix = prefix
-        self.counts = RingCounts()
-        self.max_magnitude = 0.0
+        self.counts = self.shard.counts
         self._segment = segment
         self._rng = rng
         self._log = CommitLog(segment.head)
@@ -113,7 +101,6 @@ class Ring:
         counts.drawn, counts.updated, counts.stale, counts.torn = self._segment.counts.tolist()
         counts.inserted = self._log.num_inserted
         counts.evicted = counts.inserted - self.rows.num_live
-        self.max_magnitude = float(self._segment.max_magnitude[0])
         self._finish_left_over()
 
     def _restart(self, tail: int, committed: int, num_live: int) -> None:
@@ -129,10 +116,14 @@ class Ring:
     def stream(self, state: dict[str, Any]) -> None:
         self._rng.bit_generator.state = state
 
+    @property
+    def max_magnitude(self) -> float:
+        """The largest magnitude that was ever applied; 0 at first."""
+        return self.shard.max_magnitude
+
     def total(self) -> float:
         """Sum of all leaves."""
-        with self.lock:
-            return self.tree.total
+        return self.shard.total()
 
     def close(self, *, remove: bool) -> None:
         """Gives the memory back, or writes it to the disk where it lies on one; nothing may be called after it."""
@@ -141,7 +132,7 @@ class Ring:
                 self._finish_left_over_alone()
                 self._commit_nothing(None)
             self._segment.flush()
-        del self.rows, self.tree, self._log
+        del self.shard, self.rows, self.tree, self._log
         self._segment.close(remove=remove)
 
     def sender(self, name: str | bytes) -> SenderMark | None:
@@ -182,14 +173,13 @@ class Ring:
     ) -> Part:
         part = self.rows.plan(incoming, after, self.capacity)
         self._log.reserve(part.end, part.tail)
+        if part.tail > part.old_tail:
+            with self.lock:
+                self._evict(part)
+        self.rows.scatter(incoming, part, leaves.values, leaves.default, keys)
         with self.lock:
-            self._evict(part)
-        row_of_leaves = np.empty(part.num_rows)
-        self.rows.scatter(incoming, part, leaves.values, leaves.default, row_of_leaves, keys)
-        with self.lock:
-            self._write_leaves(part, row_of_leaves)
-            if leaves.max_magnitude > self.max_magnitude:
-                self._raise_maximum(leaves.max_magnitude)
+            self.shard.write_leaves(part)
+            self.shard.raise_maximum(leaves.max_magnitude)
             if part.stop == incoming.num_fragments:
                 self._commit(part, sender)
             else:
@@ -231,28 +221,14 @@ class Ring:
             self.rows.evict(part)
 
     def _zero(self, start: int, stop: int) -> None:
-        for slots in slot_ranges(start, stop, self.rows.num_rows):
-            self.tree.fill(slots.start, slots.stop, 0.0)
-
-    def _write_leaves(self, part: Part, leaves: Values) -> None:
-        start = part.start % self.rows.num_rows
-        if part.before_wrap == part.num_rows:
-            self.tree.write(start, leaves)
-            return
-        if part.before_wrap:
-            self.tree.write(start, leaves[: part.before_wrap])
-        self.tree.write(0, leaves[part.before_wrap :])
+        self.shard.zero(start, stop)
 
     def _commit(self, part: Part, sender: SenderMark | None) -> None:
         """Makes a part count, with all in front of it, for good; the caller holds the lock."""
-        self.counts.inserted = self._log.commit(part.end, part.num_live, self.max_magnitude, sender, self.counts)
+        self.counts.inserted = self._log.commit(part.end, part.num_live, self.shard.max_magnitude, sender, self.counts)
 
     def _commit_nothing(self, sender: SenderMark | None) -> None:
-        self._log.commit(self.rows.committed, 0, self.max_magnitude, sender, self.counts)
-
-    def _raise_maximum(self, max_magnitude: float) -> None:
-        self.max_magnitude = max_magnitude
-        self._segment.max_magnitude[0] = max_magnitude
+        self._log.commit(self.rows.committed, 0, self.shard.max_magnitude, sender, self.counts)
 
     def draw(self, targets: Targets, start: int, stop: int, chance: float) -> float | None:
         """Draws rows and copies their windows into the rows [start, stop) of the targets.
@@ -267,33 +243,40 @@ class Ring:
             The total at the draw, or None where no row is live: nothing was drawn then. A total of 0 stands for a
             uniform draw.
         """
-        keys, probabilities = targets.keys[start:stop], targets.probabilities[start:stop]
-        with self.lock:
-            total = self._choose(keys, probabilities)
-            if total is None:
-                return None
-            self.counts.drawn += stop - start
-        torn = self.rows.gather(keys, targets.columns, start)
+        total = self.choose(targets.keys, targets.probabilities, start, stop, chance)
+        if total is None:
+            return None
+        torn = self.rows.gather(targets.keys, targets.columns, start, stop)
         if torn is not None:
-            self._draw_again(torn, keys, probabilities, targets.columns, start)
-        if chance != 1.0:
-            probabilities *= chance
+            self._draw_again(torn, targets, chance)
         return total
 
-    def _choose(self, keys: Keys, probabilities: Values) -> float | None:
-        """Fills in keys and p_i / total; the caller holds the lock."""
-        total = self.tree.total
+    def choose(
+        self, keys: Keys, probabilities: Values, start: int, stop: int, chance: float, *, is_again: bool = False
+    ) -> float | None:
+        """Draws keys alone, into [start, stop) of the arrays, and their probabilities.
+
+        Args:
+            keys: [B], C-contiguous.
+            probabilities: [B], likewise.
+            start: see above.
+            stop: see above.
+            chance: see `draw`.
+            is_again: not to be counted as drawn.
+
+        Returns:
+            As `draw`. The rows may go at any time, as they would after a `draw`.
+        """
+        total = self.shard.choose(keys, probabilities, start, stop, chance, is_again)
         if total > 0.0:
-            self._rng.random(out=probabilities)
-            self.tree.draw(probabilities, keys.view(np.int64), probabilities)
-            self.rows.locate(keys)
-            probabilities /= total
-        elif self.rows.num_live > 0:
-            self._choose_uniformly(keys)
-            probabilities[:] = 1.0 / self.rows.num_live
-        else:
-            return None
-        return total
+            return total
+        with self.lock:
+            if self.rows.num_live == 0:
+                return None
+            self._choose_uniformly(keys[start:stop])
+            probabilities[start:stop] = chance / self.rows.num_live
+            self.counts.drawn += 0 if is_again else stop - start
+        return 0.0
 
     def _choose_uniformly(self, keys: Keys) -> None:
         num_chosen = 0
@@ -304,44 +287,26 @@ class Ring:
             keys[num_chosen : num_chosen + len(live)] = live
             num_chosen += len(live)
 
-    def _draw_again(self, torn: list[int], keys: Keys, probabilities: Values, columns: Columns, start: int) -> None:
-        self.counts.torn += len(torn)
-        for i in torn:
-            key, probability = keys[i : i + 1], probabilities[i : i + 1]
+    def _draw_again(self, torn: list[int], targets: Targets, chance: float) -> None:
+        with self.lock:
+            self.counts.torn += len(torn)
+        for row in torn:
             for _ in range(MAX_TRIES_BESIDE_INSERTS):
-                if self._choose_one(key, probability) and self.rows.gather(key, columns, start + i) is None:
+                if self._draw_one(row, targets, chance):
                     break
             else:
-                self._draw_alone(key, probability, columns, start + i)
+                self._draw_alone(row, targets, chance)
 
-    def _choose_one(self, key: Keys, probability: Values) -> bool:
-        with self.lock:
-            return self._choose(key, probability) is not None
+    def _draw_one(self, row: int, targets: Targets, chance: float) -> bool:
+        """Draws into one row of the targets; tells whether it is whole."""
+        total = self.choose(targets.keys, targets.probabilities, row, row + 1, chance, is_again=True)
+        return total is not None and self.rows.gather(targets.keys, targets.columns, row, row + 1) is None
 
-    def _draw_alone(self, key: Keys, probability: Values, columns: Columns, row: int) -> None:
+    def _draw_alone(self, row: int, targets: Targets, chance: float) -> None:
         """Draws with inserts held back: one under way may have evicted all rows, and not committed its own yet."""
-        with self.writer, self.lock:
-            if self._choose(key, probability) is None:
+        with self.writer:
+            if not self._draw_one(row, targets, chance):
                 raise TableEmpty("an insert was interrupted after it had evicted the last rows")
-            self.rows.gather(key, columns, row)
-
-    def find(self, keys: Keys) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Slots of the keys that are still valid, and their indices; the caller holds the lock.
-
-        Raises:
-            KeysRefused: a key was never given to a live row of this shard.
-        """
-        slots, indices = np.empty(len(keys), np.int64), np.empty(len(keys), np.int64)
-        num_found = self.rows.find(keys, slots, indices)
-        return slots[:num_found], indices[:num_found]
-
-    def set_leaves(self, slots: npt.NDArray[np.int64], values: Values, num_stale: int, max_magnitude: float) -> None:
-        """Writes leaves, the last of equal slots winning; the caller holds the lock."""
-        self.tree.set(slots, values)
-        self.counts.updated += len(slots)
-        self.counts.stale += num_stale
-        if max_magnitude > self.max_magnitude:
-            self._raise_maximum(max_magnitude)
 
     def contents(self) -> RingContents:
         """All rows, as views; the caller holds `writer` while it uses them, and `lock` if updates may come."""
@@ -372,7 +337,7 @@ class Ring:
         except ValueError as exc:
             raise SnapshotError(f"its priorities are damaged: {exc}") from exc
         self._restart(contents.tail, contents.end, num_live)
-        self._raise_maximum(account.max_magnitude)
+        self.shard.raise_maximum(account.max_magnitude)
         self._log.begin(account.num_inserted, account.max_magnitude)
         for mark in account.senders:
             self._commit_nothing(mark)

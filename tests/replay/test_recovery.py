@@ -131,15 +131,15 @@ def recorded_insert(table: Table, number: int) -> list[tuple[str, npt.NDArray[np
     """The images of one insert, each with the call that led to it."""
     (ring,) = table._rings
     images = [("start", bytes_of(ring))]
-    parts = ring._log, ring.rows, ring.tree
-    ring._log, ring.rows, ring.tree = (
-        Recorder(part, name, images, ring) for part, name in zip(parts, ("log", "rows", "tree"), strict=True)
+    parts = ring._log, ring.rows, ring.shard
+    ring._log, ring.rows, ring.shard = (
+        Recorder(part, name, images, ring) for part, name in zip(parts, ("log", "rows", "shard"), strict=True)
     )
     try:
         incoming = parts[1].take(message(number), None, table._most_rows, table._most_live)
         table.store(incoming, message(number).priorities, sender=mark(number))
     finally:
-        ring._log, ring.rows, ring.tree = parts
+        ring._log, ring.rows, ring.shard = parts
     return images
 
 
@@ -157,7 +157,7 @@ def test_a_kill_at_any_moment_of_an_insert_loses_nothing_acknowledged_and_double
                 num_cuts += 1
                 outcomes[check_cut(in_memory, image, number, before, after)] += 1
     table.close()
-    assert {"log.reserve", "log.commit", "log.publish", "tree.fill", "tree.write", "rows.evict"} <= names
+    assert {"log.reserve", "log.commit", "log.publish", "shard.zero", "shard.write_leaves", "rows.evict"} <= names
     assert num_cuts > 300
     assert min(outcomes.values()) > 30
 
@@ -231,12 +231,12 @@ def test_a_kill_while_a_ring_is_repaired_does_no_harm(in_memory: Path, monkeypat
 
         def go_on(ring: Ring, steps: Any = steps, part: Any = part) -> None:
             steps.append(("repair", bytes_of(ring)))
-            parts = ring._log, ring.rows, ring.tree
-            ring._log, ring.rows, ring.tree = (
-                Recorder(one, name, steps, ring) for one, name in zip(parts, ("log", "rows", "tree"), strict=True)
+            parts = ring._log, ring.rows, ring.shard
+            ring._log, ring.rows, ring.shard = (
+                Recorder(one, name, steps, ring) for one, name in zip(parts, ("log", "rows", "shard"), strict=True)
             )
             part(ring)
-            ring._log, ring.rows, ring.tree = parts
+            ring._log, ring.rows, ring.shard = parts
 
         with monkeypatch.context() as patched:
             patched.setattr(Ring, "_go_on", go_on)

@@ -501,7 +501,7 @@ class TestInterruptedInsert:
             elif number % 3 == 2:
                 ring._evict(part)
                 keys = np.empty(1, np.uint64)
-                ring.rows.scatter(interrupted, part, None, 1.0, np.empty(part.num_rows), keys)
+                ring.rows.scatter(interrupted, part, None, 1.0, keys)
                 ring.tree.write(part.start % ring.rows.num_rows, np.ones(part.num_rows))
             insert_single(table, number)
             drawn = set(table.draw(200).columns["obs"][:, 0])
