@@ -6,7 +6,6 @@ Shape letters: B batch, A actions, M environments, P parameters.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
@@ -17,7 +16,9 @@ import torch
 from parl_mq.algorithms.base import Observation, TrainingBatch, UpdateOutcome
 from parl_mq.algorithms.dqn_config import DQNConfig
 from parl_mq.algorithms.exploration import ladder_epsilons
+from parl_mq.algorithms.spaces import DiscreteActions
 from parl_mq.algorithms.staging import StagedBatch, Staging
+from parl_mq.algorithms.state import copied, count_in, named_parts, put_back
 from parl_mq.algorithms.targets import (
     clip_norm,
     double_values,
@@ -26,7 +27,6 @@ from parl_mq.algorithms.targets import (
     n_step_target,
     update_target,
 )
-from parl_mq.errors import SnapshotError
 from parl_mq.model.acting import NumpyMlp
 from parl_mq.model.adam import Adam
 from parl_mq.model.encoder import ObservationEncoder
@@ -41,13 +41,11 @@ class DQN:
     @staticmethod
     def make_trainer(config: DQNConfig, spec: TableSpec, seed: int, device: torch.device) -> DQNTrainer:
         """See parl_mq.algorithms.base.Algorithm."""
-        config.check_spaces(spec)
         return DQNTrainer(config, spec, seed, device)
 
     @staticmethod
     def make_policy(config: DQNConfig, spec: TableSpec, ladder: npt.NDArray[np.float64]) -> DQNPolicy:
         """See parl_mq.algorithms.base.Algorithm."""
-        config.check_spaces(spec)
         return DQNPolicy(config, spec, ladder)
 
 
@@ -61,7 +59,7 @@ class DQNTrainer:
     def __init__(self, config: DQNConfig, spec: TableSpec, seed: int, device: torch.device) -> None:
         encoder = ObservationEncoder(spec)
         self._config = config
-        self._actions = _DiscreteActions.of(spec)
+        self._actions = DiscreteActions.of(spec, algorithm="dqn")
         self._staging = Staging(encoder, device)
         self._layout = _q_layout(config, encoder, self._actions)
         online_P = self._layout.initial(seed).to(device)
@@ -92,8 +90,7 @@ class DQNTrainer:
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Everything needed to go on exactly, on the CPU; later updates do not touch it."""
-        tensors = {name: tensor.to("cpu", copy=True) for name, tensor in self._state_tensors().items()}
-        return tensors, {"num_updates": self.num_updates, "num_adam_steps": self._adam.num_steps}
+        return copied(self._state_tensors()), {"num_updates": self.num_updates, "num_adam_steps": self._adam.num_steps}
 
     def load_state(self, tensors: Mapping[str, torch.Tensor], values: Mapping[str, Any]) -> None:
         """Takes back what `state` gave.
@@ -103,10 +100,9 @@ class DQNTrainer:
         """
         own = self._state_tensors()
         check_shapes(own, tensors, what="DQN's state")
-        num_updates, num_adam_steps = _count(values, "num_updates"), _count(values, "num_adam_steps")
-        for name, tensor in own.items():
-            tensor.copy_(tensors[name])
-        self.num_updates, self._adam.num_steps = num_updates, num_adam_steps
+        counts = [count_in(values, name, what="DQN's state") for name in ("num_updates", "num_adam_steps")]
+        put_back(own, tensors)
+        self.num_updates, self._adam.num_steps = counts
 
     def _gradient_and_report(self, staged: StagedBatch) -> torch.Tensor:
         """Leaves the gradient in place; [2B + 1]: TD errors, Q of the actions taken, and the gradient's norm."""
@@ -166,11 +162,7 @@ class DQNTrainer:
             "adam_mean": self._adam.mean_P,
             "adam_square": self._adam.square_P,
         }
-        return {
-            f"{prefix}.{name}": part
-            for prefix, flat_P in vectors.items()
-            for name, part in self._layout.named(flat_P).items()
-        }
+        return named_parts(self._layout, vectors)
 
 
 class DQNPolicy:
@@ -183,7 +175,7 @@ class DQNPolicy:
     def __init__(self, config: DQNConfig, spec: TableSpec, ladder: npt.NDArray[np.float64]) -> None:
         self.epsilons = ladder_epsilons(ladder, epsilon=config.epsilon, alpha=config.epsilon_alpha)
         self._encoder = ObservationEncoder(spec)
-        self._actions = _DiscreteActions.of(spec)
+        self._actions = DiscreteActions.of(spec, algorithm="dqn")
         layout = _q_layout(config, self._encoder, self._actions)
         self._expected = layout.named(torch.empty(layout.num_parameters))
         self._q: NumpyMlp | None = None
@@ -223,39 +215,5 @@ class DQNPolicy:
         return best
 
 
-@dataclass(frozen=True, slots=True)
-class _DiscreteActions:
-    """A Discrete action space: actions in the environment's numbering and dtype, and indices from 0."""
-
-    start: int
-    num_actions: int
-    dtype: np.dtype[Any]
-
-    @classmethod
-    def of(cls, spec: TableSpec) -> _DiscreteActions:
-        name = spec.action_names[0]
-        space = spec.spaces[name]
-        return cls(int(space.low[0]), space.num_values, np.dtype(spec[name].dtype))
-
-    def to_indices(self, action_B: npt.NDArray[np.generic]) -> npt.NDArray[np.int64]:
-        index_B = action_B.astype(np.int64) - self.start
-        if index_B.size and index_B.view(np.uint64).max() >= self.num_actions:  # a negative one is huge as uint64
-            raise ValueError(
-                f"an action lies outside {self.start}..{self.start + self.num_actions - 1}: "
-                f"{action_B.min()}..{action_B.max()}"
-            )
-        return index_B
-
-    def from_indices(self, index_M: npt.NDArray[np.int64]) -> npt.NDArray[np.generic]:
-        return (index_M + self.start).astype(self.dtype)
-
-
-def _q_layout(config: DQNConfig, encoder: ObservationEncoder, actions: _DiscreteActions) -> MlpLayout:
+def _q_layout(config: DQNConfig, encoder: ObservationEncoder, actions: DiscreteActions) -> MlpLayout:
     return MlpLayout((encoder.num_features, *config.hidden_sizes, actions.num_actions))
-
-
-def _count(values: Mapping[str, Any], name: str) -> int:
-    count = values.get(name)
-    if not isinstance(count, int) or count < 0:
-        raise SnapshotError(f"DQN's state: {name} is {count!r}, expected a count")
-    return count

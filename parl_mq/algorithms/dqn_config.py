@@ -6,8 +6,8 @@ from typing import Annotated
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
+from parl_mq.algorithms.spaces import DiscreteActions
 from parl_mq.config.models import AlgorithmConfig
-from parl_mq.errors import ConfigError
 from parl_mq.spec import TableSpec
 
 
@@ -37,6 +37,4 @@ class DQNConfig(AlgorithmConfig):
 
     def check_spaces(self, spec: TableSpec) -> None:
         """See AlgorithmConfig: there must be one Discrete action."""
-        kinds = {name: space.kind if (space := spec.spaces.get(name)) else "unknown" for name in spec.action_names}
-        if list(kinds.values()) != ["Discrete"]:
-            raise ConfigError(f"algorithm.name: dqn needs one Discrete action; the environment has {kinds}")
+        DiscreteActions.of(spec, algorithm="dqn")

@@ -1,6 +1,6 @@
 """Formulas that several algorithms share, as plain functions.
 
-Shape letters: B batch, A actions, P parameters.
+Shape letters: B batch, A actions, N critics, P parameters.
 """
 
 from __future__ import annotations
@@ -65,3 +65,8 @@ def update_target(target_P: torch.Tensor, online_P: torch.Tensor, tau: float) ->
         target_P.copy_(online_P)
     else:
         target_P.lerp_(online_P, tau)
+
+
+def squared_loss(error_NB: npt.NDArray[np.float64], weight_B: npt.NDArray[np.float32]) -> float:
+    """Mean over the batch of weight times error^2 / 2, summed over the critics."""
+    return float(np.dot(np.square(error_NB).sum(0), weight_B)) / (2 * len(weight_B))
