@@ -1,7 +1,7 @@
 """Soft actor-critic (Haarnoja et al. 2018, arXiv 1812.05905) for Box actions.
 
-Both gradients of an update, the critics' and the policy's, are taken at the same parameters: so one transfer back to the
-host says whether all is finite, and an update is made whole or not at all.
+Both gradients of an update, the critics' and the policy's, are taken at the same parameters: so one transfer back to
+the host says whether all is finite, and an update is made whole or not at all.
 
 Shape letters: B batch, A elements of an action, F features, N critics, M environments, P parameters.
 """

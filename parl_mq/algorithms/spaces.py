@@ -114,7 +114,8 @@ class BoxActions:
     def to_units(self, action_B: Array) -> Units:
         """[B, A] from actions [B, *shape] in the environment's scale; those outside the bounds are beyond ±1."""
         flat: npt.NDArray[Any] = action_B.reshape(len(action_B), -1)
-        return ((flat - self._middle) / self._half).astype(np.float32)
+        units: Units = ((flat - self._middle) / self._half).astype(np.float32)
+        return units
 
     def from_units(self, unit_MA: Units) -> Array:
         """[M, *shape] in the environment's scale and dtype, never outside the bounds: units beyond ±1 are cut."""
