@@ -1,6 +1,8 @@
 """DQN (Mnih et al. 2015) with double targets, n-step returns, importance weights and the ladder of Ape-X.
 
-Shape letters: B batch, A actions, M environments, P parameters.
+By option with dueling streams (Wang et al. 2016), and with quantiles in the place of means (Dabney et al. 2018).
+
+Shape letters: B batch, A actions, K values of each action (quantiles, or 1), M environments, P parameters.
 """
 
 from __future__ import annotations
@@ -21,16 +23,17 @@ from parl_mq.algorithms.staging import StagedBatch, Staging
 from parl_mq.algorithms.state import copied, count_in, named_parts, put_back
 from parl_mq.algorithms.targets import (
     clip_norm,
-    double_values,
-    huber_gradient,
-    huber_loss,
+    huber,
     n_step_target,
+    of_largest_mean,
+    quantile_huber,
     update_target,
 )
 from parl_mq.model.acting import NumpyMlp
 from parl_mq.model.adam import Adam
 from parl_mq.model.encoder import ObservationEncoder
-from parl_mq.model.networks import Mlp, MlpLayout
+from parl_mq.model.heads import QHead
+from parl_mq.model.networks import Mlp
 from parl_mq.model.weights import check_shapes
 from parl_mq.spec import TableSpec
 
@@ -61,8 +64,10 @@ class DQNTrainer:
         self._config = config
         self._actions = DiscreteActions.of(spec, algorithm="dqn")
         self._staging = Staging(encoder, device)
-        self._layout = _q_layout(config, encoder, self._actions)
+        self._head = _head(config, self._actions)
+        self._layout = self._head.layout(encoder.num_features, config.hidden_sizes)
         online_P = self._layout.initial(seed).to(device)
+        self._head.cut_streams(self._layout, online_P)
         self._online = Mlp(self._layout, online_P)
         self._target = Mlp(self._layout, online_P.clone())
         self._gradient = Mlp(self._layout, torch.empty_like(online_P))
@@ -105,35 +110,43 @@ class DQNTrainer:
         self.num_updates, self._adam.num_steps = counts
 
     def _gradient_and_report(self, staged: StagedBatch) -> torch.Tensor:
-        """Leaves the gradient in place; [2B + 1]: TD errors, Q of the actions taken, and the gradient's norm."""
+        """Leaves the gradient in place; [3B + 1]: TD errors, Q of the actions taken, losses, the gradient's norm."""
         reward_B, discount_B, weight_B = staged.scalars
-        activations, q_BA, value_B = self._q_and_next_value(staged)
-        q_B = q_BA.gather(1, staged.action).squeeze(1)
-        error_B = q_B - n_step_target(reward_B, discount_B, value_B)
-        slope_B = huber_gradient(error_B, weight_B, self._config.huber_delta)
-        q_gradient_BA = torch.zeros_like(q_BA).scatter_(1, staged.action, slope_B.unsqueeze(1))
-        self._online.backward(activations, q_gradient_BA, into=self._gradient)
+        activations, values_BAK, next_BK = self._values_and_next(staged)
+        action_B1K = staged.action.unsqueeze(2).expand(-1, 1, values_BAK.shape[2])
+        value_BK = values_BAK.gather(1, action_B1K).squeeze(1)
+        target_BK = n_step_target(reward_B.unsqueeze(1), discount_B.unsqueeze(1), next_BK)
+        q_B = value_BK.mean(1)
+        error_B = q_B - target_BK.mean(1)
+        if self._config.num_quantiles is None:
+            loss_B, slope_BK = huber(value_BK - target_BK, self._config.huber_delta)
+        else:
+            loss_B, slope_BK = quantile_huber(value_BK, target_BK, self._config.huber_delta)
+        slope_BK.mul_((weight_B / staged.batch_size).unsqueeze(1))
+        gradient_BAK = torch.zeros_like(values_BAK).scatter_(1, action_B1K, slope_BK.unsqueeze(1))
+        self._online.backward(activations, self._head.backward(gradient_BAK), into=self._gradient)
+        self._head.cut_streams(self._layout, self._gradient.flat_P)
         norm = torch.linalg.vector_norm(self._gradient.flat_P)
-        return torch.cat((error_B, q_B, norm.unsqueeze(0)))
+        return torch.cat((error_B, q_B, loss_B, norm.unsqueeze(0)))
 
-    def _q_and_next_value(self, staged: StagedBatch) -> tuple[list[torch.Tensor], torch.Tensor, torch.Tensor]:
-        """The online network's activations and output for the observations, and the values [B] of the next ones."""
+    def _values_and_next(self, staged: StagedBatch) -> tuple[list[torch.Tensor], torch.Tensor, torch.Tensor]:
+        """The online network's activations and [B, A, K] for the observations, and the next ones' [B, K]."""
         batch_size = staged.batch_size
-        q_next_BA = self._target(staged.features[batch_size:])
+        next_BAK = self._head.values(self._target(staged.features[batch_size:]))
         if self._config.double:
             both = self._online.activations(staged.features)
-            activations = [part[:batch_size] for part in both]
-            value_B = double_values(both[-1][batch_size:], q_next_BA)
-        else:
-            activations = self._online.activations(staged.features[:batch_size])
-            value_B = q_next_BA.amax(1)
-        return activations, activations[-1], value_B
+            values = self._head.values(both[-1])
+            activations, values_BAK = [part[:batch_size] for part in both], values[:batch_size]
+            return activations, values_BAK, of_largest_mean(next_BAK, chosen_by=values[batch_size:])
+        activations = self._online.activations(staged.features[:batch_size])
+        return activations, self._head.values(activations[-1]), of_largest_mean(next_BAK, chosen_by=next_BAK)
 
     def _outcome(self, report: npt.NDArray[np.float64], weight_B: npt.NDArray[np.float32]) -> UpdateOutcome:
         batch_size = len(weight_B)
-        error_B, q_B, grad_norm = report[:batch_size], report[batch_size:-1], float(report[-1])
+        error_B, q_B, loss_B = report[:-1].reshape(3, batch_size)
+        grad_norm = float(report[-1])
         magnitude_B = np.abs(error_B)
-        loss = huber_loss(magnitude_B, weight_B, self._config.huber_delta)
+        loss = float(np.dot(weight_B, loss_B)) / batch_size
         if not (isfinite(loss) and isfinite(grad_norm)):
             # Rows whose error is not finite are to be drawn as rarely as the table allows.
             return UpdateOutcome(np.where(np.isfinite(magnitude_B), magnitude_B, 0.0), {}, was_skipped=True)
@@ -176,7 +189,8 @@ class DQNPolicy:
         self.epsilons = ladder_epsilons(ladder, epsilon=config.epsilon, alpha=config.epsilon_alpha)
         self._encoder = ObservationEncoder(spec)
         self._actions = DiscreteActions.of(spec, algorithm="dqn")
-        layout = _q_layout(config, self._encoder, self._actions)
+        self._head = _head(config, self._actions)
+        layout = self._head.layout(self._encoder.num_features, config.hidden_sizes)
         self._expected = layout.named(torch.empty(layout.num_parameters))
         self._q: NumpyMlp | None = None
 
@@ -211,9 +225,8 @@ class DQNPolicy:
     def _best(self, obs: Observation) -> npt.NDArray[np.int64]:
         if self._q is None:
             raise ValueError("the policy has no weights yet: call load_weights first")
-        best: npt.NDArray[np.int64] = self._q(self._encoder.encode(obs)).argmax(1)
-        return best
+        return self._head.best(self._q(self._encoder.encode(obs)))
 
 
-def _q_layout(config: DQNConfig, encoder: ObservationEncoder, actions: DiscreteActions) -> MlpLayout:
-    return MlpLayout((encoder.num_features, *config.hidden_sizes, actions.num_actions))
+def _head(config: DQNConfig, actions: DiscreteActions) -> QHead:
+    return QHead(actions.num_actions, config.num_quantiles or 1, config.dueling)

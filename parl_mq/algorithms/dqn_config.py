@@ -16,6 +16,10 @@ class DQNConfig(AlgorithmConfig):
 
     Attributes:
         double: the online network chooses the action that the target network values (van Hasselt et al. 2016).
+        dueling: a state's value and the advantages of actions are computed apart (Wang et al. 2016); each then has the
+            last of the hidden sizes for itself.
+        num_quantiles: of each action's return, which are learned in the place of its mean (QR-DQN, Dabney et al. 2018);
+            None learns the mean.
         hidden_sizes: units of each hidden layer; none makes Q linear in the observation.
         target_update_interval: updates between two updates of the target network.
         tau: share of the online network that such an update takes, in (0, 1]; 1 copies it.
@@ -27,6 +31,8 @@ class DQNConfig(AlgorithmConfig):
 
     name: str = "dqn"
     double: bool = True
+    dueling: bool = False
+    num_quantiles: Annotated[int, Field(ge=1, le=1024)] | None = None
     hidden_sizes: Annotated[tuple[PositiveInt, ...], Field(max_length=16)] = (64, 64)
     target_update_interval: PositiveInt = 100
     tau: Annotated[float, Field(gt=0, le=1)] = 1.0
