@@ -38,6 +38,7 @@ def _beside(module: str, name: str) -> AlgorithmEntry:
 BUILT_IN: Final = {
     "dqn": _beside("dqn", "DQN"),
     "sac": _beside("sac", "SAC"),
+    "sac-discrete": _beside("sac_discrete", "SACDiscrete"),
     "td3": _beside("td3", "TD3"),
     "ddpg": _beside("ddpg", "DDPG"),
 }

@@ -9,7 +9,7 @@ Shape letters: B batch, A elements of an action, F features, N critics, M enviro
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import exp, isfinite, log
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from parl_mq.algorithms.spaces import BoxActions
 from parl_mq.algorithms.staging import StagedBatch, Staging
 from parl_mq.algorithms.state import copied, count_in, generator_in, named_parts, put_back
 from parl_mq.algorithms.targets import n_step_target, squared_loss, update_target
+from parl_mq.algorithms.temperature import Temperature
 from parl_mq.model.adam import Adam
 from parl_mq.model.encoder import ObservationEncoder
 from parl_mq.model.gaussian import LOG_STD_MAX, LOG_STD_MIN, SquashedSample, squashed_gradient, squashed_sample
@@ -71,10 +72,12 @@ class SACTrainer:
         self._critics = StackedMlp(self._critic_layout, critic_P)
         self._targets = StackedMlp(self._critic_layout, critic_P.clone())
         self._critic_gradient = StackedMlp(self._critic_layout, torch.empty_like(critic_P))
-        self._log_temperature = torch.tensor([log(config.temperature)])  # on the host, where it is computed
         self._actor_adam = Adam(actor_P, config.actor_learning_rate or config.learning_rate)
         self._critic_adam = Adam(critic_P, config.learning_rate)
-        self._temperature_adam = Adam(self._log_temperature, config.temperature_learning_rate or config.learning_rate)
+        self._temperature = Temperature(
+            config.temperature,
+            (config.temperature_learning_rate or config.learning_rate) if config.learns_temperature else None,
+        )
         self._target_entropy = -self._actions.size if config.target_entropy is None else config.target_entropy
         self._noise = np.random.default_rng(noise_seed)
         self.num_updates = 0
@@ -82,7 +85,7 @@ class SACTrainer:
     @property
     def temperature(self) -> float:
         """Weight of the entropy beside the reward."""
-        return exp(float(self._log_temperature))
+        return self._temperature.value
 
     def update(self, batch: TrainingBatch) -> UpdateOutcome:
         """One gradient step of critics, policy and temperature.
@@ -95,9 +98,9 @@ class SACTrainer:
         with torch.inference_mode():
             # One transfer brings back all that the host needs; the steps behind it are not waited for.
             report = self._gradients_and_report(staged, torch.from_numpy(noise).to(self._device))
-            outcome, surplus = self._outcome(report.cpu().numpy().astype(np.float64), batch.weight)
+            outcome, lack = self._outcome(report.cpu().numpy().astype(np.float64), batch.weight)
             if not outcome.was_skipped:
-                self._step(surplus)
+                self._step(lack)
         return outcome
 
     def policy_weights(self) -> dict[str, torch.Tensor]:
@@ -125,8 +128,8 @@ class SACTrainer:
         self._noise = generator_in(values, "noise", what=what)
         put_back(own, tensors)
         self.num_updates = num_updates
-        for adam in (self._actor_adam, self._critic_adam, self._temperature_adam):
-            adam.num_steps = num_adam_steps
+        self._actor_adam.num_steps = self._critic_adam.num_steps = num_adam_steps
+        self._temperature.resume(num_adam_steps)
 
     def _gradients_and_report(self, staged: StagedBatch, noise: torch.Tensor) -> torch.Tensor:
         """Leaves both gradients in place.
@@ -151,7 +154,9 @@ class SACTrainer:
 
         q_policy_B = self._actor_backward(staged, activations, sample, scale_B)
         norms = [torch.linalg.vector_norm(part.flat_P) for part in (self._critic_gradient, self._actor_gradient)]
-        return torch.cat((error_NB.flatten(), q_NB.mean(0), sample.log_prob[:batch_size], q_policy_B, *_flat(norms)))
+        return torch.cat(
+            (error_NB.flatten(), q_NB.mean(0), sample.log_prob[:batch_size], q_policy_B, torch.stack(norms))
+        )
 
     def _actor_backward(
         self, staged: StagedBatch, activations: list[torch.Tensor], sample: SquashedSample, scale_B: torch.Tensor
@@ -180,15 +185,15 @@ class SACTrainer:
     def _outcome(
         self, report: npt.NDArray[np.float64], weight_B: npt.NDArray[np.float32]
     ) -> tuple[UpdateOutcome, float]:
-        """The outcome, and by how much the weighted mean of the log densities is beyond minus the target entropy."""
+        """The outcome, and by how much the weighted mean of the entropies is below its target."""
         batch_size = len(weight_B)
         error_NB = report[: -3 * batch_size - 2].reshape(-1, batch_size)
         q_B, log_prob_B, q_policy_B = report[-3 * batch_size - 2 : -2].reshape(3, batch_size)
         critic_norm, actor_norm = report[-2:].tolist()
         magnitude_B = np.abs(error_NB).mean(0)
         loss = squared_loss(error_NB, weight_B)
-        surplus = float(np.dot(log_prob_B + self._target_entropy, weight_B)) / batch_size
-        if not all(map(isfinite, (loss, surplus, critic_norm, actor_norm))):
+        lack = float(np.dot(log_prob_B + self._target_entropy, weight_B)) / batch_size
+        if not all(map(isfinite, (loss, lack, critic_norm, actor_norm))):
             # Rows whose error is not finite are to be drawn as rarely as the table allows.
             return UpdateOutcome(np.where(np.isfinite(magnitude_B), magnitude_B, 0.0), {}, was_skipped=True), 0.0
         temperature = self.temperature
@@ -202,18 +207,17 @@ class SACTrainer:
             "entropy": -float(log_prob_B.mean()),
             "temperature": temperature,
         }
-        return UpdateOutcome(magnitude_B, figures), surplus
+        return UpdateOutcome(magnitude_B, figures), lack
 
-    def _step(self, surplus: float) -> None:
+    def _step(self, lack: float) -> None:
         self._critic_adam.step(self._critic_gradient.flat_P)
         self._actor_adam.step(self._actor_gradient.flat_P)
-        if self._config.learns_temperature:  # of -log temperature * surplus (section 5 of the paper, eq. 18)
-            self._temperature_adam.step(torch.tensor([-surplus]))
+        self._temperature.step(lack)
         update_target(self._targets.flat_P, self._critics.flat_P, self._config.tau)
         self.num_updates += 1
 
     def _state_tensors(self) -> dict[str, torch.Tensor]:
-        actor, critic, temperature = self._actor_adam, self._critic_adam, self._temperature_adam
+        actor, critic = self._actor_adam, self._critic_adam
         actor_vectors = {"actor": self._actor.flat_P, "actor_mean": actor.mean_P, "actor_square": actor.square_P}
         critic_vectors = {
             "critics": self._critics.flat_P,
@@ -224,9 +228,7 @@ class SACTrainer:
         return {
             **named_parts(self._actor_layout, actor_vectors),
             **named_parts(self._critic_layout, critic_vectors),
-            "log_temperature": self._log_temperature,
-            "log_temperature_mean": temperature.mean_P,
-            "log_temperature_square": temperature.square_P,
+            **self._temperature.tensors(),
         }
 
 
@@ -275,7 +277,3 @@ class SACPolicy:
 
 def _actor_layout(config: SACConfig, encoder: ObservationEncoder, actions: BoxActions) -> MlpLayout:
     return MlpLayout((encoder.num_features, *config.hidden_sizes, 2 * actions.size))
-
-
-def _flat(scalars: list[torch.Tensor]) -> list[torch.Tensor]:
-    return [scalar.unsqueeze(0) for scalar in scalars]

@@ -36,8 +36,8 @@ def _rows(n_step: int, *, terminates: bool) -> tuple[np.ndarray, np.ndarray]:
     return np.array(rewards, np.float32), np.array(discounts, np.float32)
 
 
-def _steady_q(rewards: np.ndarray, discounts: np.ndarray, *, huber_delta: float) -> float:
-    config = DQNConfig(hidden_sizes=(16,), learning_rate=3e-3, target_update_interval=20, huber_delta=huber_delta)
+def _steady_q(rewards: np.ndarray, discounts: np.ndarray, **settings: Any) -> float:
+    config = DQNConfig(hidden_sizes=(16,), learning_rate=3e-3, target_update_interval=20, **settings)
     trainer = DQN.make_trainer(config, SPEC, 0, torch.device("cpu"))
     rng = np.random.default_rng(0)
     obs = np.zeros((64, 1), np.float32)
@@ -67,6 +67,12 @@ def test_huber_settles_where_its_own_gradients_cancel() -> None:
     assert _steady_q(*_rows(1, terminates=True), huber_delta=1.0) == pytest.approx(80 / 9, abs=0.3)
 
 
+def test_quantiles_of_q_have_the_fixed_point_as_their_mean() -> None:
+    rewards, discounts = _rows(1, terminates=True)
+    for settings in ({"num_quantiles": 32}, {"num_quantiles": 32, "dueling": True}):
+        assert _steady_q(rewards, discounts, huber_delta=0.1, **settings) == pytest.approx(5.263, abs=0.2)
+
+
 @pytest.mark.parametrize(
     ("end", "n_step", "expected", "tolerance"),
     [("trunc", 1, 10.0, 0.3), ("trunc", 3, 10.0, 0.3), ("term", 1, 5.263, 0.2), ("term", 3, 5.02, 0.2)],
@@ -79,6 +85,7 @@ def test_huber_settles_where_its_own_gradients_cancel() -> None:
         ("sac", "prioritized"),
         ("td3", "prioritized"),
         ("ddpg", "prioritized"),
+        ("sac-discrete", "prioritized"),
     ],
 )
 def test_q_reaches_the_fixed_point_through_environment_fragments_table_and_learner(
@@ -111,13 +118,14 @@ SLOW_POLICY = {"actor_learning_rate": 1e-4, "hidden_sizes": (8,)}
 OWN_SETTINGS: dict[str, dict[str, Any]] = {
     "dqn": {"target_update_interval": 20, "huber_delta": 100.0},
     "sac": {"tau": 0.05, "temperature": 1e-6, "learns_temperature": False, **SLOW_POLICY},  # entropy would add to it
+    "sac-discrete": {"tau": 0.05},
     "td3": {"tau": 0.05, **SLOW_POLICY},
     "ddpg": {"tau": 0.05, **SLOW_POLICY},
 }
 
 
 def _const_config(name: str, kind: str, end: str, n_step: int) -> RunConfig:
-    kwargs = {"length": LENGTH, "end": end, "is_box": name != "dqn"}
+    kwargs = {"length": LENGTH, "end": end, "is_box": name in ("sac", "td3", "ddpg")}
     return RunConfig.model_validate(
         {
             "environment": {"id": "tests.environments:Const-v0", "kwargs": kwargs},

@@ -10,7 +10,7 @@ from torch.distributions import Independent, Normal, TanhTransform, TransformedD
 from parl_mq.algorithms.base import TrainingBatch
 from parl_mq.algorithms.sac import SAC, SACTrainer
 from parl_mq.algorithms.sac_config import SACConfig
-from tests.algorithms.continuous import (
+from tests.algorithms.batches import (
     CPU,
     assert_close,
     box_batches,

@@ -11,7 +11,7 @@ from parl_mq.algorithms.ddpg import DDPG
 from parl_mq.algorithms.ddpg_config import DDPGConfig
 from parl_mq.algorithms.td3 import TD3, TD3Trainer
 from parl_mq.algorithms.td3_config import TD3Config
-from tests.algorithms.continuous import (
+from tests.algorithms.batches import (
     CPU,
     HIGH,
     LOW,

@@ -7,7 +7,7 @@ from torch.distributions import Independent, Normal, TanhTransform, TransformedD
 
 from parl_mq.algorithms.spaces import BoxActions
 from parl_mq.model.gaussian import SquashedSample, squashed_gradient, squashed_sample
-from tests.algorithms.continuous import box_spec
+from tests.algorithms.batches import box_spec
 
 
 def _head(num_rows: int = 50, *, scale: float = 1.5) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,6 +1,7 @@
-"""What the tests of algorithms for Box actions share: a table, batches, and a reference's networks in float64."""
+"""What the tests of actor-critics share: a table, batches, and a reference's networks in float64."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from parl_mq.spec import Space, TableSpec
 LOW = np.array([-2.0, -1.0], np.float32)
 HIGH = np.array([6.0, 0.5], np.float32)
 NUM_FEATURES = 3
+NUM_ACTIONS = 4
 CPU = torch.device("cpu")
 
 Parameters = dict[str, torch.Tensor]
@@ -35,6 +37,18 @@ def box_batches(seed: int = 0, size: int = 16) -> Iterator[TrainingBatch]:
             weight=rng.uniform(0.1, 1, size).astype(np.float32),
             extras={},
         )
+
+
+def discrete_spec() -> TableSpec:
+    columns = TableSpec.of({"obs": ((NUM_FEATURES,), "float32"), "action": ((), "int64")}).columns
+    return TableSpec(columns, {"action": Space("Discrete", (0.0,), (NUM_ACTIONS - 1.0,))})
+
+
+def discrete_batches(seed: int = 0, size: int = 16) -> Iterator[TrainingBatch]:
+    """Endless."""
+    rng = np.random.default_rng(seed)
+    for batch in box_batches(seed, size):
+        yield replace(batch, action=rng.integers(NUM_ACTIONS, size=size))
 
 
 def to_units(action: np.ndarray) -> torch.Tensor:
