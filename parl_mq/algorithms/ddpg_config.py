@@ -41,3 +41,7 @@ class DDPGConfig(AlgorithmConfig):
     def check_spaces(self, spec: TableSpec) -> None:
         """See AlgorithmConfig: there must be one Box action with finite bounds."""
         self.as_td3().check_spaces(spec)
+
+    def num_parameters(self, spec: TableSpec) -> int:
+        """See AlgorithmConfig; the policy's, which all processes hold."""
+        return self.as_td3().num_parameters(spec)

@@ -8,6 +8,8 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from parl_mq.algorithms.spaces import DiscreteActions
 from parl_mq.config.models import AlgorithmConfig
+from parl_mq.model.encoder import ObservationEncoder
+from parl_mq.model.sizes import num_mlp_parameters, q_network_sizes
 from parl_mq.spec import TableSpec
 
 
@@ -44,3 +46,14 @@ class DQNConfig(AlgorithmConfig):
     def check_spaces(self, spec: TableSpec) -> None:
         """See AlgorithmConfig: there must be one Discrete action."""
         DiscreteActions.of(spec, algorithm="dqn")
+
+    def num_parameters(self, spec: TableSpec) -> int:
+        """See AlgorithmConfig."""
+        sizes = q_network_sizes(
+            ObservationEncoder(spec).num_features,
+            self.hidden_sizes,
+            DiscreteActions.of(spec, algorithm="dqn").num_actions,
+            num_values=self.num_quantiles or 1,
+            is_dueling=self.dueling,
+        )
+        return num_mlp_parameters(sizes)

@@ -8,6 +8,8 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from parl_mq.algorithms.spaces import DiscreteActions
 from parl_mq.config.models import AlgorithmConfig
+from parl_mq.model.encoder import ObservationEncoder
+from parl_mq.model.sizes import num_mlp_parameters
 from parl_mq.spec import TableSpec
 
 
@@ -42,3 +44,13 @@ class SACDiscreteConfig(AlgorithmConfig):
     def check_spaces(self, spec: TableSpec) -> None:
         """See AlgorithmConfig: there must be one Discrete action."""
         DiscreteActions.of(spec, algorithm="sac-discrete")
+
+    def num_parameters(self, spec: TableSpec) -> int:
+        """See AlgorithmConfig; the policy's, which all processes hold."""
+        return num_mlp_parameters(
+            (
+                ObservationEncoder(spec).num_features,
+                *self.hidden_sizes,
+                DiscreteActions.of(spec, algorithm="sac-discrete").num_actions,
+            )
+        )

@@ -8,6 +8,8 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 
 from parl_mq.algorithms.spaces import BoxActions
 from parl_mq.config.models import AlgorithmConfig
+from parl_mq.model.encoder import ObservationEncoder
+from parl_mq.model.sizes import num_mlp_parameters
 from parl_mq.spec import TableSpec
 
 
@@ -45,3 +47,9 @@ class TD3Config(AlgorithmConfig):
     def check_spaces(self, spec: TableSpec) -> None:
         """See AlgorithmConfig: there must be one Box action with finite bounds."""
         BoxActions.of(spec, algorithm=self.name)
+
+    def num_parameters(self, spec: TableSpec) -> int:
+        """See AlgorithmConfig; the policy's, which all processes hold."""
+        return num_mlp_parameters(
+            (ObservationEncoder(spec).num_features, *self.hidden_sizes, BoxActions.of(spec, algorithm=self.name).size)
+        )

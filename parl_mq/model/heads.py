@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 
 from parl_mq.model.networks import MlpLayout
+from parl_mq.model.sizes import q_network_sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +35,10 @@ class QHead:
 
     def layout(self, num_features: int, hidden_sizes: tuple[int, ...]) -> MlpLayout:
         """Of the network in front; the last hidden size is each stream's."""
-        *body, last = (num_features, *hidden_sizes)
-        if hidden_sizes and self.is_dueling:
-            last *= 2
-        return MlpLayout((*body, last, (self.is_dueling + self.num_actions) * self.num_values))
+        sizes = q_network_sizes(
+            num_features, hidden_sizes, self.num_actions, num_values=self.num_values, is_dueling=self.is_dueling
+        )
+        return MlpLayout(sizes)
 
     def cut_streams(self, layout: MlpLayout, vector_P: torch.Tensor) -> None:
         """Sets the links between streams to 0, of parameters or of their gradient."""

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import logging
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,9 @@ from parl_mq.wire.messages import (
 
 Arrays = dict[str, npt.NDArray[Any]]
 
+ANSWER: Final = "an answer of the replay node"
+"""What a learner waits for while the replay node has given no reason."""
+
 log = logging.getLogger("parl_mq")
 
 
@@ -51,7 +54,7 @@ class SampleClient:
     """
 
     def __init__(self, channel: ClientChannel, attach: Attach, *, batch_size: int, prefetch: int) -> None:
-        self.waiting_for = "the replay node"
+        self.waiting_for = ANSWER
         self._channel = channel
         self._link = ReplayLink(channel, attach, self._handle)
         self._batch_size = batch_size
@@ -114,6 +117,7 @@ class SampleClient:
             case Attached():
                 return self._begin()
             case SampleReply():
+                self.waiting_for = ANSWER  # the reason of an earlier wait is no longer true
                 if self._outstanding.pop(message.request_id, None) is not None:
                     self._batches.put_nowait(Batch(message, arrays))
             case SampleWaiting():

@@ -31,7 +31,7 @@ def test_unknown_name_is_answered_with_the_nearest(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "reinforce"])
 def test_name_near_to_none_is_answered_with_all(name: str) -> None:
-    with pytest.raises(ConfigError, match="there are: dqn"):
+    with pytest.raises(ConfigError, match="there are: ddpg, dqn, sac"):
         settings_model(name)
 
 

@@ -257,3 +257,10 @@ def test_weights_of_another_network_are_refused_and_the_old_ones_stay(name: str)
     with pytest.raises(SnapshotError, match="other settings"):
         policy.load_weights(_trainer(name, hidden_sizes=(5,)).policy_weights())
     np.testing.assert_array_equal(policy.act_greedily(obs), before)
+
+
+@every
+def test_size_of_the_policy_is_known_without_making_it(name: str) -> None:
+    weights = _trainer(name).policy_weights()
+    num_parameters = sum(part.numel() for key, part in weights.items() if key != "num_updates")
+    assert _config(name).num_parameters(_spec(name)) == num_parameters

@@ -9,7 +9,7 @@ import pytest
 from parl_mq.errors import EXIT_CONFIG, ParlError, Refused, exit_code_of
 from parl_mq.net.memory_channel import MemoryNetwork
 from parl_mq.services.runtime import first_cause
-from parl_mq.services.sample_client import SampleClient
+from parl_mq.services.sample_client import ANSWER, SampleClient
 from parl_mq.wire.codec import Decoder, encode
 from parl_mq.wire.messages import (
     Attach,
@@ -196,8 +196,18 @@ async def test_it_attaches_again_when_it_is_asked_to():
 async def test_it_knows_what_is_waited_for():
     async with linked() as (client, replay, _):
         await begin(replay)
-        replay.say(SampleWaiting(reason="replay 3/1000 rows"))
-        await until(lambda: client.waiting_for == "replay 3/1000 rows")
+        replay.say(SampleWaiting(reason="new rows"))
+        await until(lambda: client.waiting_for == "new rows")
+
+
+async def test_a_batch_ends_what_was_waited_for():
+    async with linked() as (client, replay, _):
+        (first, *_) = await begin(replay)
+        replay.say(SampleWaiting(reason="new rows"))
+        await until(lambda: client.waiting_for == "new rows")
+        replay.answer(first)
+        await client.next_batch()
+        assert client.waiting_for == ANSWER
 
 
 @pytest.mark.parametrize(
