@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,9 @@ import torch
 from parl_mq.algorithms.base import TrainingBatch
 from parl_mq.algorithms.registry import load_algorithm, settings_model
 from parl_mq.errors import SnapshotError
+from parl_mq.learn import checkpoint as checkpoints
+from parl_mq.learn.checkpoint import Checkpoint
+from parl_mq.model.weights import pack, unpack
 from parl_mq.spec import TableSpec
 from tests.algorithms.batches import (
     CPU,
@@ -264,3 +268,13 @@ def test_size_of_the_policy_is_known_without_making_it(name: str) -> None:
     weights = _trainer(name).policy_weights()
     num_parameters = sum(part.numel() for key, part in weights.items() if key != "num_updates")
     assert _config(name).num_parameters(_spec(name)) == num_parameters
+
+
+@every
+def test_state_survives_a_checkpoint_on_disk(name: str, tmp_path: Path) -> None:
+    trainer, resumed = _train(name, _trainer(name), 5), _trainer(name, seed=9)
+    tensors, values = trainer.state()
+    path = checkpoints.save(tmp_path, Checkpoint(5, b"", pack(tensors), {"trainer": values}), keep=1)
+    read = checkpoints.load(path)
+    resumed.load_state(unpack(read.trainer or b""), read.values["trainer"])
+    assert _are_equal(_train(name, resumed, 5, seed=1), _train(name, trainer, 5, seed=1))
