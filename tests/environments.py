@@ -68,14 +68,14 @@ class CounterEnv(ScriptedEnv):
 
 
 class ConstEnv(gymnasium.Env[Any, Any]):
-    """Observation [0.], one action, reward 1 at each of L steps."""
+    """Observation [0.], one action or a Box of them that all do the same, reward 1 at each of L steps."""
 
     observation_space = spaces.Box(-1, 1, (1,), np.float32)
-    action_space = spaces.Discrete(1)
 
-    def __init__(self, length: int = 10, end: End = "term") -> None:
+    def __init__(self, length: int = 10, end: End = "term", *, is_box: bool = False) -> None:
         self._length = length
         self._end = end
+        self.action_space: spaces.Space[Any] = spaces.Box(-2, 6, (1,), np.float32) if is_box else spaces.Discrete(1)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
@@ -116,6 +116,25 @@ class DictEnv(CounterEnv):
         value = super()._obs()[0]
         a = np.array([value, -self._step], np.int16)
         return {"a": a, "b": (int(value), np.full((2, 2), value, np.float32))}
+
+
+class EchoEnv(CounterEnv):
+    """Shows the action that it received last; actions are from the Box [-2, 6] x [0, 0.25]."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    action_space = spaces.Box(np.array([-2, 0], np.float32), np.array([6, 0.25], np.float32))
+
+    def __init__(self, length: int = 5, end: End = "trunc") -> None:
+        super().__init__(length, end)
+        self._action = np.zeros(2, np.float32)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action), action
+        self._action = action.copy()
+        return super().step(action)
+
+    def _obs(self) -> Any:
+        return self._action.copy()
 
 
 class BrokenEnv(CounterEnv):
@@ -189,7 +208,8 @@ def vector_of(envs: Sequence[gymnasium.Env[Any, Any]], mode: AutoresetMode, *, c
 
 
 def _register() -> None:
-    for env in (CounterEnv, ConstEnv, RandomStartEnv, DictEnv, BrokenEnv, BusyEnv, UnsupportedEnv, TwoActionsEnv):
+    environments = (CounterEnv, ConstEnv, RandomStartEnv, DictEnv, EchoEnv, BrokenEnv, BusyEnv, UnsupportedEnv)
+    for env in (*environments, TwoActionsEnv):
         gymnasium.register(f"{env.__name__.removesuffix('Env')}-v0", entry_point=env)
     gymnasium.register("MissingPackage-v0", entry_point="tests.environments:MissingPackageEnv")
 
