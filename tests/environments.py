@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Iterator, Sequence
 from itertools import repeat
@@ -160,6 +161,28 @@ class BrokenEnv(CounterEnv):
         return obs, reward, terminated, truncated, infos
 
 
+class BusyEnv(CounterEnv):
+    """One step of each process lets nothing else of the process run for a while.
+
+    Args:
+        seconds: that it takes.
+        at: which step of all environments it is, from 1.
+    """
+
+    num_steps = 0
+
+    def __init__(self, seconds: float, at: int) -> None:
+        super().__init__(20)
+        self._seconds = seconds
+        self._at = at
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        BusyEnv.num_steps += 1
+        if BusyEnv.num_steps == self._at:
+            ctypes.PyDLL(None).usleep(round(self._seconds * 1e6))  # which keeps the interpreter's lock
+        return super().step(action)
+
+
 class UnsupportedEnv(CounterEnv):
     """An observation of text."""
 
@@ -185,7 +208,8 @@ def vector_of(envs: Sequence[gymnasium.Env[Any, Any]], mode: AutoresetMode, *, c
 
 
 def _register() -> None:
-    for env in (CounterEnv, ConstEnv, RandomStartEnv, DictEnv, EchoEnv, BrokenEnv, UnsupportedEnv, TwoActionsEnv):
+    plain = (CounterEnv, ConstEnv, RandomStartEnv, DictEnv, EchoEnv, BrokenEnv, BusyEnv, UnsupportedEnv, TwoActionsEnv)
+    for env in plain:
         gymnasium.register(f"{env.__name__.removesuffix('Env')}-v0", entry_point=env)
     gymnasium.register("MissingPackage-v0", entry_point="tests.environments:MissingPackageEnv")
 
