@@ -132,11 +132,11 @@ class Blind:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._rows, name)
 
-    def gather(self, keys: Any, *args: Any) -> None:
-        last_to_go = int(keys.min()) - self._prefix + 2 * (LENGTH + 1)
+    def gather(self, keys: Any, columns: Any, start: int, stop: int) -> None:
+        last_to_go = int(keys[start:stop].min()) - self._prefix + 2 * (LENGTH + 1)
         while self._rows.tail <= last_to_go and self._goes_on():
             time.sleep(0)  # gives the writers the interpreter
-        self._rows.gather(keys, *args)
+        self._rows.gather(keys, columns, start, stop)
 
 
 def test_without_a_second_look_at_the_tail_rows_are_torn(tmp_path: Path) -> None:
