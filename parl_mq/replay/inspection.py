@@ -159,7 +159,7 @@ def _live_rows(shard: ShardView, prefix: int) -> _LiveRows:
     leaves = _joined(contents.leaves)
     first = shard.oldest - contents.tail  # what lies in front of it was overwritten while the above was read
     live = first + np.flatnonzero(flags[first:] & LIVE)
-    keys = (prefix + contents.tail + live).astype(np.uint64)
+    keys = np.uint64(prefix + contents.tail) + live.astype(np.uint64)
     return _LiveRows(keys, leaves[live], rewards[live], np.arange(len(live))[::-1])
 
 

@@ -30,7 +30,7 @@ _PAGE_BYTES: Final = 4096
 _LAST_POSITION: Final = 2**47
 """A ring that stands beyond it has a damaged head, or has stored rows for centuries."""
 
-_HEADER_DTYPE: Final = np.dtype(
+SEGMENT_HEAD: Final = np.dtype(
     {
         "names": [
             *("magic", "version", "stride", "num_rows", "ring_id", "digest", "arity", "shard"),
@@ -155,7 +155,7 @@ class Segment:
         self._map = memory
         whole = np.frombuffer(memory, np.uint8)
         self.head: npt.NDArray[np.uint8] = whole[:HEADER_BYTES]
-        header = self.head[:RECORDS_AT].view(_HEADER_DTYPE)
+        header = self.head[:RECORDS_AT].view(SEGMENT_HEAD)
         self._header = header
         self.counters: npt.NDArray[np.int64] = header["counters"][0]
         self.newest: npt.NDArray[np.uint64] = header["newest"]
@@ -258,9 +258,9 @@ def has_rows(path: Path) -> bool:
 
 def _counters_in(path: Path) -> npt.NDArray[np.int64]:
     with path.open("rb") as file:
-        raw = file.read(_HEADER_DTYPE.itemsize)
-    if len(raw) == _HEADER_DTYPE.itemsize:
-        header = np.frombuffer(raw, _HEADER_DTYPE)[0]
+        raw = file.read(SEGMENT_HEAD.itemsize)
+    if len(raw) == SEGMENT_HEAD.itemsize:
+        header = np.frombuffer(raw, SEGMENT_HEAD)[0]
         if header["magic"] == MAGIC and header["version"] == FORMAT_VERSION:
             counters: npt.NDArray[np.int64] = header["counters"]
             return counters

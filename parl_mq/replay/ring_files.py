@@ -224,6 +224,7 @@ class RingFiles:
         except OSError as error:
             raise RingRefused(f"{self._path}: it cannot be written: {error.strerror}") from error
         self._description = opened
+        self._made.clear()
 
     @property
     def ring_id(self) -> str:

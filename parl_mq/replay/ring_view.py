@@ -30,12 +30,14 @@ class ShardView:
 
     Attributes:
         shard: index.
+        num_live: live rows at the newest commit.
         contents: the rows that had been committed, as views.
         account: what went with them.
         counts: rows drawn, updated, stale and torn at the newest commit.
     """
 
     shard: int
+    num_live: int
     contents: RingContents
     account: RingAccount
     counts: tuple[int, ...]
@@ -139,7 +141,7 @@ def _view(shard: int, segment: Segment) -> ShardView:
     committed = int(commit["committed"])
     account = RingAccount(int(commit["num_inserted"]), float(segment.max_magnitude[0]), marks_of(senders))
     contents = contents_of(segment, min(_tail(segment), committed), committed)
-    return ShardView(shard, contents, account, tuple(segment.counts.tolist()), segment)
+    return ShardView(shard, int(commit["num_live"]), contents, account, tuple(segment.counts.tolist()), segment)
 
 
 def _senders(segment: Segment) -> tuple[Structured, Structured]:

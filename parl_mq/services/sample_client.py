@@ -38,10 +38,11 @@ log = logging.getLogger("parl_mq")
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A reply and its arrays (parl_mq.replay.table.Draw)."""
+    """A reply and its arrays (parl_mq.replay.table.Draw), whose keys are those of one ring."""
 
     reply: SampleReply
     arrays: Arrays
+    ring_id: str = ""
 
 
 class SampleClient:
@@ -64,6 +65,7 @@ class SampleClient:
         self._batches: asyncio.Queue[Batch] = asyncio.Queue(prefetch)
         self._updates: list[Arrays] = []
         self._is_attached = False
+        self._ring_id = ""
 
     async def run(self) -> None:
         """Receives until cancelled."""
@@ -78,7 +80,12 @@ class SampleClient:
         return [self._batches.get_nowait() for _ in range(self._batches.qsize())]
 
     def give_back(self, batch: Batch, magnitudes: npt.NDArray[np.float64]) -> None:
-        """New priorities for a batch's rows; they ride on the next request."""
+        """New priorities for a batch's rows; they ride on the next request.
+
+        Those of a ring that is gone are dropped: another one uses the same keys for other rows.
+        """
+        if batch.ring_id != self._ring_id:
+            return
         self._updates.append({"keys": batch.arrays["keys"], "magnitudes": magnitudes})
 
     def ask(self) -> None:
@@ -115,11 +122,11 @@ class SampleClient:
     def _handle(self, message: Message, arrays: Arrays) -> list[list[Frame]]:
         match message:
             case Attached():
-                return self._begin()
+                return self._begin(message.ring_id)
             case SampleReply():
                 self.waiting_for = ANSWER  # the reason of an earlier wait is no longer true
                 if self._outstanding.pop(message.request_id, None) is not None:
-                    self._batches.put_nowait(Batch(message, arrays))
+                    self._batches.put_nowait(Batch(message, arrays, self._ring_id))
             case SampleWaiting():
                 self.waiting_for = message.reason
             case SampleRefused():
@@ -130,9 +137,12 @@ class SampleClient:
                 log.warning("a learner has no use for a message of kind %s", type(message).__name__)
         return []
 
-    def _begin(self) -> list[list[Frame]]:
+    def _begin(self, ring_id: str) -> list[list[Frame]]:
         """Asks again for what is unanswered, and for the first batches at the first time."""
         self._is_attached = True
+        if ring_id != self._ring_id:
+            self._ring_id = ring_id
+            self._updates.clear()
         for _ in range(self._num_missing):
             request = self._request()
             self._outstanding[request.request_id] = request
