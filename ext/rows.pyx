@@ -40,8 +40,8 @@ cdef enum:
     LONG_HEAD = 256
     # Of the records that a fragment takes so much is asked for before it is written; the processor sees the rest coming.
     MOST_AHEAD = 16384
-    # Getting the GIL back from a busy thread takes up to a switch interval, so it is given up for large copies alone.
-    RELEASE_BYTES = 131072
+    # Getting the GIL back from a busy thread takes up to a switch interval, so it is given up for copies of 10 us and more.
+    RELEASE_BYTES = 65536
 
 
 cdef uint8_t *address(object array, int64_t least, bint is_written) except NULL:
