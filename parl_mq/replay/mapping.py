@@ -24,7 +24,7 @@ HEADER_BYTES: Final = 128 * 1024
 of 1,024 senders (64 bytes each)."""
 _PAGE_BYTES: Final = 4096
 
-_HEADER_DTYPE: Final = np.dtype(
+SEGMENT_HEAD: Final = np.dtype(
     [
         ("magic", "S8"),
         ("version", "<u4"),
@@ -89,7 +89,7 @@ class Segment:
         self.first_position = _next_position(path) if path is not None and self.is_replacement else 0
         self._map = _map_anonymous(shape.num_bytes) if path is None else _map_file(path, shape.num_bytes)
         memory = np.frombuffer(self._map, np.uint8)
-        header = memory[: _HEADER_DTYPE.itemsize].view(_HEADER_DTYPE)
+        header = memory[: SEGMENT_HEAD.itemsize].view(SEGMENT_HEAD)
         header["magic"], header["version"], header["ring_id"] = MAGIC, FORMAT_VERSION, ring_id.encode()
         header["digest"], header["num_rows"] = shape.layout.spec.digest.encode(), shape.num_rows
         header["stride"] = shape.layout.stride
@@ -119,10 +119,10 @@ class Segment:
 def _next_position(path: Path) -> int:
     """The first position that the ring in a file never used; 0 if the file is no ring."""
     with path.open("rb") as file:
-        raw = file.read(_HEADER_DTYPE.itemsize)
-    if len(raw) < _HEADER_DTYPE.itemsize:
+        raw = file.read(SEGMENT_HEAD.itemsize)
+    if len(raw) < SEGMENT_HEAD.itemsize:
         return 0
-    header = np.frombuffer(raw, _HEADER_DTYPE)[0]
+    header = np.frombuffer(raw, SEGMENT_HEAD)[0]
     return int(header["counters"].max()) if header["magic"] == MAGIC and header["version"] == FORMAT_VERSION else 0
 
 

@@ -208,6 +208,17 @@ class Ring:
             probabilities *= chance
         return total
 
+    def draw_keys(self, keys: Keys, probabilities: Values, chance: float) -> float | None:
+        """Draws rows and copies nothing; otherwise as `draw`, for the whole of both arrays."""
+        with self.lock:
+            total = self._choose(keys, probabilities)
+            if total is None:
+                return None
+            self.counts.drawn += len(keys)
+        if chance != 1.0:
+            probabilities *= chance
+        return total
+
     def _choose(self, keys: Keys, probabilities: Values) -> float | None:
         """Fills in keys and p_i / total; the caller holds the lock."""
         total = self.tree.total

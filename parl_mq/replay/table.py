@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import count
@@ -286,9 +286,37 @@ class Table:
             arrays = {name: np.empty(shape, dtype) for name, shape, dtype in wanted}
         else:
             arrays = {name: _fitting(out, name, shape, dtype) for name, shape, dtype in wanted}
-        total = self._fill(arrays, batch_size)
-        keys, probabilities = arrays.pop(KEYS), arrays.pop(PROBABILITIES)
+        *columns, keys, probabilities = arrays.values()
+        targets = Targets(tuple(columns), keys, probabilities)
+        total = self._fill(batch_size, lambda ring, start, stop, chance: ring.draw(targets, start, stop, chance))
+        del arrays[KEYS], arrays[PROBABILITIES]
         return Draw(arrays, keys, probabilities, self.num_live, total)
+
+    def draw_keys(self, batch_size: int, out: Mapping[str, npt.NDArray[Any]] | None = None) -> Draw:
+        """Draws rows as `draw` does and copies none: for a reader that has the table mapped (MappedTable).
+
+        Args:
+            batch_size: as of `draw`.
+            out: `keys` and `probabilities` to fill; None makes new ones.
+
+        Returns:
+            A draw without columns. Its rows may be overwritten before they are read.
+
+        Raises:
+            TableEmpty, ValueError: as `draw`.
+        """
+        if batch_size < 1:
+            raise ValueError(f"batch_size is {batch_size}: it must be at least 1")
+        if out is None:
+            keys, probabilities = np.empty(batch_size, np.uint64), np.empty(batch_size)
+        else:
+            keys = _fitting(out, KEYS, (batch_size,), np.dtype(np.uint64))
+            probabilities = _fitting(out, PROBABILITIES, (batch_size,), np.dtype(np.float64))
+        total = self._fill(
+            batch_size,
+            lambda ring, start, stop, chance: ring.draw_keys(keys[start:stop], probabilities[start:stop], chance),
+        )
+        return Draw({}, keys, probabilities, self.num_live, total)
 
     def _arrays_of(self, batch_size: int) -> list[tuple[str, tuple[int, ...], np.dtype[Any]]]:
         if batch_size != self._newest_batch[0]:
@@ -299,15 +327,14 @@ class Table:
             )
         return self._newest_batch[1]
 
-    def _fill(self, arrays: dict[str, npt.NDArray[Any]], batch_size: int) -> float:
-        *columns, keys, probabilities = arrays.values()
-        targets = Targets(tuple(columns), keys, probabilities)
+    def _fill(self, batch_size: int, draw: Callable[[Ring, int, int, float], float | None]) -> float:
+        """Lets each ring draw its share: `draw` takes the ring, the first row, the one behind the last, its chance."""
         num_drawn = 0
         total = 0.0
         while num_drawn < batch_size:
             before = num_drawn
             for ring, size, chance in self._split(batch_size - num_drawn):
-                ring_total = ring.draw(targets, num_drawn, num_drawn + size, chance)
+                ring_total = draw(ring, num_drawn, num_drawn + size, chance)
                 if ring_total is not None:
                     total = max(total, ring_total / chance)
                     num_drawn += size

@@ -24,6 +24,7 @@ from parl_mq.net.zmq_channel import Network
 from parl_mq.replay.draws import split_frames
 from parl_mq.services.hub_link import HubLink
 from parl_mq.services.joining import attach_message, joined, run_config
+from parl_mq.services.row_map import RowMap
 from parl_mq.services.runtime import NodeOptions, StopSignal, WorkThread
 from parl_mq.services.sample_client import Batch, SampleClient
 from parl_mq.services.weights_exchange import announcement, chunk_frames
@@ -191,6 +192,7 @@ class LearnerNode:
         self._config = config
         self._checkpoint_root = checkpoint_root
         self._waited_s = 0.0
+        self._limited_s = 0.0
         self._figures_at = 0.0
 
     async def run(self, source: WeightsSource, network: Network, welcome: Welcome, spec: TableSpec) -> None:
@@ -206,6 +208,7 @@ class LearnerNode:
                     attach_message(self._link, welcome, spec),
                     batch_size=self._config.algorithm.batch_size,
                     prefetch=self._config.learner.prefetch,
+                    row_map=RowMap(self._config, spec, welcome.run_id),
                 )
                 background.append(tasks.create_task(samples.run()))
                 await self._train(samples, source)
@@ -223,7 +226,7 @@ class LearnerNode:
                     source.publish(step.published)
                 if step.is_checkpoint_due:
                     await self._save_checkpoint()
-            self._note()
+            self._note(samples)
 
     def _learn(self, batches: list[Batch]) -> list[LearnerStep]:
         """All batches that are there, one after the other: changing threads for each would cost a third of the time."""
@@ -239,8 +242,12 @@ class LearnerNode:
         asked_at = time.monotonic()
         self._link.status.waits(samples.waiting_for)
         first = await self._stop.wait_for(samples.next_batch())
-        self._waited_s += time.monotonic() - asked_at
-        return [] if first is None else [first, *samples.ready_batches()]
+        waited_s = time.monotonic() - asked_at
+        self._waited_s += waited_s
+        if first is None:
+            return []
+        self._limited_s += min(waited_s, first.reply.held_s)
+        return [first, *samples.ready_batches()]
 
     async def _finish(self, samples: SampleClient, source: WeightsSource) -> None:
         """The checkpoint comes first: the hub may be gone, and is then waited for in vain."""
@@ -255,14 +262,16 @@ class LearnerNode:
         keep = self._config.learner.keep_checkpoints
         await self._work(lambda: checkpoints.save(self._checkpoint_root, self._learner.checkpoint(), keep=keep))
 
-    def _note(self) -> None:
+    def _note(self, samples: SampleClient) -> None:
         self._link.status.works("updating")
         counters = self._link.status.counters
         counters["updates_total"] = self._learner.num_updates
+        counters["torn_rows_total"] = samples.num_torn
         if (now := time.monotonic()) - self._figures_at >= FIGURES_EVERY_S:
             counters.update(self._learner.take_figures())
             counters["learner_wait_fraction"] = self._waited_s / (now - self._figures_at)
-            self._waited_s, self._figures_at = 0.0, now
+            counters["learner_limiter_wait_fraction"] = self._limited_s / (now - self._figures_at)
+            self._waited_s, self._limited_s, self._figures_at = 0.0, 0.0, now
 
 
 def drawn_rows(batch: Batch, frame_stack: int) -> DrawnRows:

@@ -64,12 +64,17 @@ class _Sender:
     has_news: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Held:
-    """A sample request that is not due yet."""
+    """A sample request that is not due yet.
+
+    Attributes:
+        since: when the limiter first held it; None before that.
+    """
 
     peer: PeerId
     request: SampleRequest
+    since: float | None = None
 
 
 class ReplayDesk:
@@ -92,7 +97,7 @@ class ReplayDesk:
         self._senders: dict[str, _Sender] = {}
         self._held: deque[_Held] = deque()
         self._replies: list[Reply] = []
-        self._layouts: dict[int, SlabLayout] = {}
+        self._layouts: dict[tuple[int, bool], SlabLayout] = {}
         self._next_waiting_at = 0.0
 
     @property
@@ -147,7 +152,10 @@ class ReplayDesk:
     def due(self, now: float) -> list[Reply]:
         """All that must be sent now: answers, batches that are due, acknowledgements and credit."""
         while self._held and self._limiter.may_draw(self._held[0].request.batch_size, self._table.num_live):
-            self._replies.append(self._draw(self._held.popleft()))
+            self._replies.append(self._draw(self._held.popleft(), now))
+        for held in self._held:
+            if held.since is None:
+                held.since = now
         for sender in self._senders.values():
             self._grant(sender)
         if self._held and now >= self._next_waiting_at:
@@ -273,20 +281,29 @@ class ReplayDesk:
             self.num_refused += 1
             self._reply(peer, UpdateRefused(reason=str(error)))
 
-    def _draw(self, held: _Held) -> Reply:
-        batch_size = held.request.batch_size
-        layout = self._layouts.setdefault(batch_size, SlabLayout(self._table.draw_columns(batch_size)))
+    def _draw(self, held: _Held, now: float) -> Reply:
+        request, table = held.request, self._table
+        layout = self._layout(request)
         slab, views = layout.allocate()
-        draw = self._table.draw(batch_size, views)
-        self._limiter.note_drawn(batch_size)
+        draw = table.draw(request.batch_size, views) if request.rows else table.draw_keys(request.batch_size, views)
+        self._limiter.note_drawn(request.batch_size)
         reply = SampleReply(
-            request_id=held.request.request_id,
+            request_id=request.request_id,
             num_live=draw.num_live,
             total_priority=draw.total,
             num_inserted=self._limiter.num_inserted,
             num_drawn=self._limiter.num_drawn,
+            held_s=0.0 if held.since is None else now - held.since,
         )
         return held.peer, encode_with_slab(reply, layout, slab)
+
+    def _layout(self, request: SampleRequest) -> SlabLayout:
+        key = request.batch_size, request.rows
+        layout = self._layouts.get(key)
+        if layout is None:
+            columns = self._table.draw_columns(request.batch_size)
+            layout = self._layouts[key] = SlabLayout(columns if request.rows else columns[-2:])
+        return layout
 
     def _raise_credit(self, sender: _Sender) -> None:
         share = self._limiter.credit_share(self._num_actors, self._config.largest_insert)

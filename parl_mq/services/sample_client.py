@@ -11,10 +11,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from parl_mq.errors import ParlError
+from parl_mq.errors import ParlError, WireError
 from parl_mq.net.channel import ClientChannel, Frame
+from parl_mq.replay.draws import KEYS, PROBABILITIES
+from parl_mq.replay.mapped import MappedTable
+from parl_mq.replay.refusals import KeysRefused
 from parl_mq.services.replay_link import ReplayLink
-from parl_mq.wire.codec import encode
+from parl_mq.services.row_map import RowMap
+from parl_mq.wire.codec import encode, expect_arrays
 from parl_mq.wire.messages import (
     MAIN_TABLE,
     Attach,
@@ -35,36 +39,69 @@ log = logging.getLogger("parl_mq")
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A reply and its arrays (parl_mq.replay.table.Draw)."""
+    """A reply and its arrays (parl_mq.replay.table.Draw).
+
+    Attributes:
+        reply: as it came.
+        arrays: valid until the batch is given back.
+        num_torn: rows that were overwritten before they could be read: they show another row, at probability 0.
+        own: those of the arrays that are the client's own, and used again: rows that it read from the ring.
+    """
 
     reply: SampleReply
     arrays: Arrays
+    num_torn: int = 0
+    own: Arrays | None = None
 
 
 class SampleClient:
     """Keeps `prefetch` requests outstanding or answered and not yet taken: memory is bounded by that.
 
-    Each request is sent once; only after a reconnect are unanswered ones asked again.
+    Each request is sent once; only after a reconnect are unanswered ones asked again. Where the table is mapped, a
+    reply brings keys, and their rows are copied as soon as it comes: the later, the more of them are overwritten.
 
     Attributes:
         waiting_for: why there is no batch yet, as the replay node says.
+        num_torn: rows of all batches so far that were overwritten before they could be read.
     """
 
-    def __init__(self, channel: ClientChannel, attach: Attach, *, batch_size: int, prefetch: int) -> None:
+    def __init__(
+        self, channel: ClientChannel, attach: Attach, *, batch_size: int, prefetch: int, row_map: RowMap | None = None
+    ) -> None:
+        """Makes a client; `run` attaches it.
+
+        Args:
+            channel: to the replay node.
+            attach: its first message.
+            batch_size: B of all requests.
+            prefetch: see above.
+            row_map: for rows of a replay node on this host; None: they come over the socket.
+        """
         self.waiting_for = "the replay node"
+        self.num_torn = 0
         self._channel = channel
-        self._link = ReplayLink(channel, attach, self._handle)
+        self._row_map = row_map
+        self._link = ReplayLink(channel, attach, self._handle, on_loss=self._lose)
         self._batch_size = batch_size
         self._prefetch = prefetch
         self._numbers = itertools.count()
         self._outstanding: dict[int, SampleRequest] = {}
         self._batches: asyncio.Queue[Batch] = asyncio.Queue(prefetch)
         self._updates: list[Arrays] = []
+        self._spare: list[Arrays] = []
         self._is_attached = False
 
     async def run(self) -> None:
-        """Receives until cancelled."""
-        await self._link.run()
+        """Receives until cancelled, and lets go of the map then.
+
+        Raises:
+            Refused: the replay node refused this client and said why.
+            ConfigError: its rows must be mapped and cannot be.
+        """
+        try:
+            await self._link.run()
+        finally:
+            self._lose()
 
     async def next_batch(self) -> Batch:
         """Waits for the oldest batch; take it, then `ask` for another."""
@@ -75,8 +112,14 @@ class SampleClient:
         return [self._batches.get_nowait() for _ in range(self._batches.qsize())]
 
     def give_back(self, batch: Batch, magnitudes: npt.NDArray[np.float64]) -> None:
-        """New priorities for a batch's rows; they ride on the next request."""
-        self._updates.append({"keys": batch.arrays["keys"], "magnitudes": magnitudes})
+        """New priorities for a batch's rows; they ride on the next request. The batch's arrays may be used again."""
+        keys = batch.arrays[KEYS]
+        if batch.num_torn:
+            is_whole = batch.arrays[PROBABILITIES] > 0.0
+            keys, magnitudes = keys[is_whole], magnitudes[is_whole]
+        self._updates.append({"keys": keys, "magnitudes": magnitudes})
+        if batch.own is not None:
+            self._spare.append(batch.own)
 
     def ask(self) -> None:
         """Sends requests until `prefetch` are outstanding or waiting to be taken.
@@ -96,7 +139,13 @@ class SampleClient:
         return self._prefetch - len(self._outstanding) - self._batches.qsize()
 
     def _request(self) -> SampleRequest:
-        return SampleRequest(request_id=next(self._numbers), table=MAIN_TABLE, batch_size=self._batch_size)
+        return SampleRequest(
+            request_id=next(self._numbers), table=MAIN_TABLE, batch_size=self._batch_size, rows=self._table is None
+        )
+
+    @property
+    def _table(self) -> MappedTable | None:
+        return None if self._row_map is None else self._row_map.table
 
     def _send(self, message: SampleRequest | UpdatePriorities) -> bool:
         """Sends a message with all priorities that wait, or keeps them."""
@@ -112,10 +161,9 @@ class SampleClient:
     def _handle(self, message: Message, arrays: Arrays) -> list[list[Frame]]:
         match message:
             case Attached():
-                return self._begin()
+                return self._begin(message.ring_id)
             case SampleReply():
-                if self._outstanding.pop(message.request_id, None) is not None:
-                    self._batches.put_nowait(Batch(message, arrays))
+                return self._take(message, arrays)
             case SampleWaiting():
                 self.waiting_for = message.reason
             case SampleRefused():
@@ -126,10 +174,56 @@ class SampleClient:
                 log.warning("a learner has no use for a message of kind %s", type(message).__name__)
         return []
 
-    def _begin(self) -> list[list[Frame]]:
+    def _begin(self, ring_id: str) -> list[list[Frame]]:
         """Asks again for what is unanswered, and for the first batches at the first time."""
         self._is_attached = True
+        if self._row_map is not None:
+            self._row_map.attach(ring_id)
+        for request in self._outstanding.values():
+            self._outstanding[request.request_id] = request.model_copy(update={"rows": self._table is None})
         for _ in range(self._num_missing):
             request = self._request()
             self._outstanding[request.request_id] = request
         return [encode(request) for request in self._outstanding.values()]
+
+    def _lose(self) -> None:
+        """The connection is gone, or this client: the map's ring may have been removed."""
+        self._spare.clear()
+        if self._row_map is not None:
+            self._row_map.detach()
+
+    def _take(self, reply: SampleReply, arrays: Arrays) -> list[list[Frame]]:
+        """Queues the batch that a reply stands for; asks once more where all its rows have gone meanwhile."""
+        request = self._outstanding.get(reply.request_id)
+        if request is None:
+            return []
+        if request.rows:
+            batch = Batch(reply, arrays)
+        elif (table := self._table) is None:
+            return []  # the connection has gone: it is asked for again over the next one
+        else:
+            batch = self._gathered(table, reply, arrays)
+            self.num_torn += batch.num_torn
+            if batch.num_torn == self._batch_size:
+                return [encode(request)]
+        del self._outstanding[reply.request_id]
+        self._batches.put_nowait(batch)
+        return []
+
+    def _gathered(self, table: MappedTable, reply: SampleReply, arrays: Arrays) -> Batch:
+        """The batch whose keys have come.
+
+        Raises:
+            WireError: a key is none, or the arrays are not keys and probabilities.
+        """
+        expect_arrays(arrays, {KEYS: ((self._batch_size,), "uint64"), PROBABILITIES: ((self._batch_size,), "float64")})
+        columns = self._spare.pop() if self._spare else table.arrays(self._batch_size)
+        try:
+            torn = table.gather(arrays[KEYS], columns)
+        except KeysRefused as error:
+            raise WireError(f"the replay node has drawn a row that is not in its ring: {error}") from error
+        probabilities = arrays[PROBABILITIES]
+        if len(torn):
+            probabilities = probabilities.copy()
+            probabilities[torn] = 0.0
+        return Batch(reply, {**columns, KEYS: arrays[KEYS], PROBABILITIES: probabilities}, len(torn), columns)

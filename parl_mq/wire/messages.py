@@ -413,24 +413,28 @@ class SampleRequest(Message):
     Attributes:
         request_id: echoed by the reply; unique per learner process.
         batch_size: B >= 1.
+        rows: False: keys and probabilities will do, as the learner has the table mapped.
     """
 
     kind: Literal["sample"] = "sample"
     request_id: Sequence
     table: Name
     batch_size: PositiveInt
+    rows: bool = True
 
 
 class SampleReply(Message):
     """Replay -> learner: one batch.
 
-    Arrays: those of parl_mq.replay.table.Draw, [B, ...] each.
+    Arrays: those of parl_mq.replay.table.Draw, [B, ...] each; without rows only keys [B] uint64 and probabilities [B]
+    float64.
 
     Attributes:
         num_live: N, live rows of the table at the draw.
         total_priority: sum of all p_i^alpha at the draw.
         num_inserted: live rows accepted since the first draw.
         num_drawn: rows drawn since then, this batch included.
+        held_s: seconds for which the limiter held the request.
     """
 
     kind: Literal["sample_reply"] = "sample_reply"
@@ -439,6 +443,7 @@ class SampleReply(Message):
     total_priority: NonNegativeFloat
     num_inserted: NonNegativeInt
     num_drawn: NonNegativeInt
+    held_s: NonNegativeFloat = 0.0
 
 
 class SampleWaiting(Message):

@@ -360,3 +360,38 @@ def test_a_uniform_table_draws_all_rows_alike_whatever_their_priorities():
     desk.desk.handle(LEARNER, SampleRequest(request_id=1, table="main", batch_size=8), updates)
     [arrays] = [arrays for peer, _, arrays in decoded(desk.desk.due(0.0), FromReplay) if peer == LEARNER]
     np.testing.assert_allclose(arrays["probabilities"], 1 / 12)
+
+
+# Drawing for a learner that has the table mapped
+
+
+def test_without_rows_a_reply_holds_keys_and_probabilities_alone(desk):
+    desk.fill()
+    desk.desk.handle(LEARNER, SampleRequest(request_id=3, table="main", batch_size=8, rows=False), {})
+    [(_, reply, arrays)] = decoded(desk.desk.due(0.0), FromReplay)[-1:]
+    assert (reply.request_id, reply.num_live, reply.num_drawn) == (3, 10, 8)
+    assert list(arrays) == ["keys", "probabilities"]
+    assert arrays["keys"].shape == arrays["probabilities"].shape == (8,)
+    assert (arrays["probabilities"] == 1 / 10).all()
+
+
+def test_rows_and_keys_alone_may_be_asked_for_in_turn(desk):
+    desk.fill()
+    for rows in (True, False):
+        desk.desk.handle(LEARNER, SampleRequest(request_id=rows, table="main", batch_size=8, rows=rows), {})
+        [(_, _, arrays)] = [one for one in decoded(desk.desk.due(0.0), FromReplay) if isinstance(one[1], SampleReply)]
+        assert ("obs" in arrays) is rows
+
+
+def test_a_reply_says_how_long_the_limiter_held_its_request(desk):
+    desk.ask(0, now=5.0)
+    desk.due(now=6.0)
+    desk.fill(8)
+    desk.desk.handle(ACTOR, InsertFragments(sequence=2, table="main"), arrays_of(fragments(4)))
+    outgoing = desk.due(now=7.5)
+    assert [reply.held_s for reply in answers(outgoing, SampleReply)] == [2.5]
+
+
+def test_a_request_that_is_due_at_once_was_not_held(desk):
+    desk.fill()
+    assert [reply.held_s for reply in answers(desk.ask(now=100.0), SampleReply)] == [0.0]

@@ -6,10 +6,13 @@ from contextlib import asynccontextmanager
 import numpy as np
 import pytest
 
-from parl_mq.errors import EXIT_CONFIG, ParlError, Refused, exit_code_of
+from parl_mq.errors import EXIT_CONFIG, ParlError, Refused, WireError, exit_code_of
 from parl_mq.net.memory_channel import MemoryNetwork
+from parl_mq.replay.table import Table
+from parl_mq.services.row_map import RowMap
 from parl_mq.services.runtime import first_cause
 from parl_mq.services.sample_client import SampleClient
+from parl_mq.services.tables import make_ring_directory, table_settings
 from parl_mq.wire.codec import Decoder, encode
 from parl_mq.wire.messages import (
     Attach,
@@ -24,7 +27,7 @@ from parl_mq.wire.messages import (
     UpdatePriorities,
     UpdateRefused,
 )
-from tests.services.builders import attach, soon, until
+from tests.services.builders import SPEC, attach, fragments, small_config, soon, until
 
 ATTACHED = Attached(ring_id="ring", last_sequence=None, counted_rows=0, counted_bytes=0, credit_rows=0, credit_bytes=0)
 
@@ -214,3 +217,182 @@ async def test_a_client_that_may_not_attach_ends_with_the_code_it_was_given():
     assert isinstance(error, Refused)
     assert exit_code_of(error) == EXIT_CONFIG
     assert "other columns" in str(error)
+
+
+class Ring:
+    """The table of a replay node on this host; replies bring keys of its rows."""
+
+    def __init__(self, tmp_path):
+        self.config = small_config(f"node.ring_directory={tmp_path}", "replay.buffer_size=40")
+        self.make("replay-0")
+
+    def make(self, name):
+        directory = make_ring_directory(self.config.node, "run", name)
+        self.table = Table(table_settings(self.config), SPEC, directory=directory, rng=np.random.default_rng(1))
+        self.attached = ATTACHED.model_copy(update={"ring_id": self.table.ring_id})
+        for first in range(0, 40, 4):
+            self.table.insert(fragments(4, first=first))
+
+    def answer(self, replay, request, draw=None):
+        """Says the keys of a draw; returns the draw with its rows."""
+        draw = draw or self.table.draw(8)
+        reply = SampleReply(request_id=request.request_id, num_live=40, total_priority=1.0, num_inserted=0, num_drawn=8)
+        replay.say(reply, {"keys": draw.keys, "probabilities": draw.probabilities})
+        return draw
+
+
+@asynccontextmanager
+async def mapped(tmp_path, prefetch=2, mode="auto"):
+    """A client with a row map, not attached yet."""
+    ring, network = Ring(tmp_path), MemoryNetwork()
+    replay, channel = Replay(network), network.connect("replay")
+    row_map = RowMap(
+        ring.config.model_copy(update={"learner": ring.config.learner.model_copy(update={"mapped": mode})}), SPEC, "run"
+    )
+    client = SampleClient(channel, attach("learner"), batch_size=8, prefetch=prefetch, row_map=row_map)
+    async with asyncio.TaskGroup() as tasks:
+        background = [tasks.create_task(replay.run()), tasks.create_task(client.run())]
+        try:
+            yield client, replay, channel, ring
+        finally:
+            for task in background:
+                task.cancel()
+
+
+async def begin_mapped(replay, ring, prefetch=2):
+    await replay.next(Attach)
+    replay.say(ring.attached)
+    return [(await replay.next(SampleRequest))[0] for _ in range(prefetch)]
+
+
+async def test_where_the_ring_is_mapped_keys_are_asked_for_and_the_batch_has_their_rows(tmp_path):
+    async with mapped(tmp_path) as (client, replay, _, ring):
+        first, second = await begin_mapped(replay, ring)
+        assert not first.rows
+        for request in (first, second):
+            draw = ring.answer(replay, request)
+            batch = await soon(client.next_batch())
+            assert batch.arrays.keys() == {*draw.columns, "keys", "probabilities"}
+            for name, column in draw.arrays().items():
+                np.testing.assert_array_equal(batch.arrays[name], column, strict=True)
+            assert batch.num_torn == 0
+
+
+async def test_switched_off_rows_are_asked_for(tmp_path):
+    async with mapped(tmp_path, mode="off") as (_, replay, _, ring):
+        assert [request.rows for request in await begin_mapped(replay, ring)] == [True, True]
+
+
+async def test_a_map_that_must_be_and_cannot_ends_the_learner_with_the_reason(tmp_path):
+    async def attach_elsewhere():
+        async with mapped(tmp_path, mode="on") as (client, replay, _, _):
+            await replay.next(Attach)
+            replay.say(ATTACHED)
+            await soon(client.next_batch())
+
+    with pytest.raises(BaseExceptionGroup) as raised:
+        await attach_elsewhere()
+    error = first_cause(raised.value)
+    assert exit_code_of(error) == EXIT_CONFIG
+    assert "learner.mapped = on" in str(error)
+
+
+async def test_torn_rows_keep_their_place_at_probability_0_and_their_priorities_stay_here(tmp_path):
+    async with mapped(tmp_path) as (client, replay, _, ring):
+        first, second = await begin_mapped(replay, ring)
+        draw = ring.table.draw(8)
+        while not (is_torn := draw.columns["obs"][:, 0] < 8).any() or is_torn.all():
+            draw = ring.table.draw(8)
+        for start in range(100, 108, 4):
+            ring.table.insert(fragments(4, first=start))
+        ring.answer(replay, first, draw)
+        batch = await soon(client.next_batch())
+        assert batch.num_torn == client.num_torn == is_torn.sum()
+        np.testing.assert_array_equal(batch.arrays["probabilities"] == 0.0, is_torn)
+        np.testing.assert_array_equal(batch.arrays["obs"][~is_torn], draw.columns["obs"][~is_torn])
+        assert batch.arrays["obs"].shape == (8, 4)
+        client.give_back(batch, np.arange(8.0))
+        client.ask()
+        _, arrays = await replay.next(SampleRequest)
+        np.testing.assert_array_equal(arrays["keys"], draw.keys[~is_torn])
+        np.testing.assert_array_equal(arrays["magnitudes"], np.arange(8.0)[~is_torn])
+        assert second.request_id == 1
+
+
+async def test_a_batch_whose_rows_have_all_gone_is_asked_for_once_more(tmp_path):
+    async with mapped(tmp_path, prefetch=1) as (client, replay, _, ring):
+        [request] = await begin_mapped(replay, ring, 1)
+        old = ring.table.draw(8)
+        for first in range(100, 140, 4):
+            ring.table.insert(fragments(4, first=first))
+        ring.answer(replay, request, old)
+        assert (await replay.next(SampleRequest))[0] == request
+        draw = ring.answer(replay, request)
+        np.testing.assert_array_equal((await soon(client.next_batch())).arrays["obs"], draw.columns["obs"])
+        assert client.num_torn == 8
+
+
+async def test_after_a_loss_the_ring_is_let_go_and_the_new_one_mapped(tmp_path):
+    async with mapped(tmp_path) as (client, replay, channel, ring):
+        first, second = await begin_mapped(replay, ring)
+        channel.cut()
+        await until(lambda: client._row_map.table is None)
+        ring.table.close()
+        ring.make("replay-again")
+        channel.revive()
+        assert await begin_mapped(replay, ring) == [first, second]
+        draw = ring.answer(replay, first)
+        np.testing.assert_array_equal((await soon(client.next_batch())).arrays["obs"], draw.columns["obs"])
+
+
+async def test_a_ring_that_cannot_be_mapped_after_a_loss_sends_the_same_requests_for_rows(tmp_path):
+    async with mapped(tmp_path) as (client, replay, channel, ring):
+        requests = await begin_mapped(replay, ring)
+        channel.cut()
+        channel.revive()
+        await replay.next(Attach)
+        replay.say(ATTACHED)
+        again = [(await replay.next(SampleRequest))[0] for _ in range(2)]
+        assert again == [request.model_copy(update={"rows": True}) for request in requests]
+        replay.answer(again[0])
+        assert (await soon(client.next_batch())).arrays["keys"].tolist() == [0] * 8
+
+
+async def test_given_back_arrays_are_used_again_and_others_never(tmp_path):
+    async with mapped(tmp_path) as (client, replay, _, ring):
+        first, second = await begin_mapped(replay, ring)
+        ring.answer(replay, first)
+        held = await soon(client.next_batch())
+        kept = held.arrays["obs"].copy()
+        ring.answer(replay, second)
+        returned = await soon(client.next_batch())
+        client.give_back(returned, np.ones(8))
+        client.ask()
+        for _ in range(2):
+            request, _ = await replay.next(SampleRequest)
+            ring.answer(replay, request)
+        newest = [await soon(client.next_batch()) for _ in range(2)]
+        assert [np.shares_memory(batch.arrays["obs"], returned.arrays["obs"]) for batch in newest] == [True, False]
+        np.testing.assert_array_equal(held.arrays["obs"], kept)
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {"keys": np.zeros(8, np.uint64)},
+        {"keys": np.zeros(7, np.uint64), "probabilities": np.ones(7)},
+        {"keys": np.full(8, 2**63, np.uint64), "probabilities": np.ones(8)},
+    ],
+    ids=["one array", "another size", "foreign keys"],
+)
+async def test_a_reply_that_no_rows_can_be_read_for_ends_the_learner(tmp_path, arrays):
+    async def hear():
+        async with mapped(tmp_path) as (client, replay, _, ring):
+            first, _ = await begin_mapped(replay, ring)
+            reply = SampleReply(request_id=first.request_id, num_live=1, total_priority=1, num_inserted=0, num_drawn=8)
+            replay.say(reply, arrays)
+            await soon(client.next_batch())
+
+    with pytest.raises(BaseExceptionGroup) as raised:
+        await hear()
+    assert isinstance(first_cause(raised.value), WireError)
