@@ -30,6 +30,7 @@ env_app.command("check")(env.check)
 app.add_typer(bench_app)
 bench_app.command("tree")(bench.tree)
 bench_app.command("replay")(bench.replay)
+bench_app.command("service")(bench.service)
 for role in (nodes.hub, nodes.replay, nodes.learner, nodes.actor, nodes.evaluator):
     app.command(role.__name__, rich_help_panel="Single nodes")(role)
 

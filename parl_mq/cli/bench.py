@@ -54,6 +54,16 @@ def replay(
     _show(lambda: run(against or (), quick=quick, tell=_tell), plot, as_json)
 
 
+def service(
+    quick: Quick = False,
+    as_json: options.Json = False,
+) -> None:
+    """Measure a replay node over real sockets: items a second that clients in other processes draw and insert."""
+    from parl_mq.bench.service import run
+
+    _show(lambda: run(quick=quick, tell=_tell), None, as_json)
+
+
 def _show(measure: Callable[[], BenchReport], plot: Path | None, as_json: bool) -> None:
     from rich.console import Console
 

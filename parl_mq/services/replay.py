@@ -16,7 +16,7 @@ from parl_mq.net.zmq_channel import Network
 from parl_mq.replay.table import Table
 from parl_mq.services.backlog import Backlog
 from parl_mq.services.complaints import Complaints
-from parl_mq.services.hub_link import MAX_TEXT, HubLink
+from parl_mq.services.hub_link import MAX_TEXT, HubLink, NodeStatus
 from parl_mq.services.joining import joined, run_config
 from parl_mq.services.replay_desk import ReplayDesk
 from parl_mq.services.runtime import NodeOptions, StopSignal
@@ -71,7 +71,7 @@ async def _serve_table(
         )
         log.info("table %s: %d rows, %.1f MiB", opening.table, table.num_rows, table.num_bytes / 2**20)
         desk = ReplayDesk(table, limiter(config), spec, config, welcome.run_id)
-        await ReplayNode(link, server, desk).run(stop)
+        await ReplayNode(link.status, server, desk).run(stop)
     finally:
         table.close()
         remove_rings(config.node, welcome.run_id, link.name)
@@ -86,8 +86,8 @@ def _open(config: RunConfig, welcome: Welcome, name: str, spec: TableSpec) -> Ta
 class ReplayNode:
     """The service loop: reads what is there, lets the desk decide, sends what is due."""
 
-    def __init__(self, link: HubLink, server: ServerChannel, desk: ReplayDesk) -> None:
-        self._link = link
+    def __init__(self, status: NodeStatus, server: ServerChannel, desk: ReplayDesk) -> None:
+        self._status = status
         self._server = server
         self._desk = desk
         self._backlog = Backlog(server)
@@ -96,7 +96,7 @@ class ReplayNode:
 
     async def run(self, stop: StopSignal) -> None:
         """Serves until the stop."""
-        self._link.status.works("serving")
+        self._status.works("serving")
         async with asyncio.TaskGroup() as tasks:
             served = [tasks.create_task(self._serve()), tasks.create_task(self._tick())]
             await stop.wait()
@@ -109,7 +109,7 @@ class ReplayNode:
             for peer, frames in await self._server.receive_many():
                 self._take(peer, frames)
             self._send_what_is_due()
-            self._link.status.works("serving")
+            self._status.works("serving")
             self._note()
 
     async def _tick(self) -> None:
@@ -130,9 +130,9 @@ class ReplayNode:
             self._desk.forget(peer)
 
     def _note(self) -> None:
-        self._link.status.counters = {
+        self._status.counters = {
             **self._desk.counters(),
             "dropped_messages_total": self._complaints.num_dropped,
         }
         if (waiting_for := self._desk.waiting_for) is not None:
-            self._link.status.waits(waiting_for)
+            self._status.waits(waiting_for)

@@ -1,7 +1,6 @@
 """A replay node's service loop over the in-memory channel."""
 
 import asyncio
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -29,7 +28,7 @@ class Scene:
         self.stop = StopSignal()
         table = Table(table_settings(config), SPEC, directory=None, rng=np.random.default_rng(1))
         desk = ReplayDesk(table, limiter(config), SPEC, config, "run")
-        self.node = ReplayNode(SimpleNamespace(status=self.status), self.network.bind("replay"), desk)
+        self.node = ReplayNode(self.status, self.network.bind("replay"), desk)
         self._decode = Decoder(FromReplay)
 
     async def client(self, role):
