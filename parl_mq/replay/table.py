@@ -6,7 +6,7 @@ import logging
 import secrets
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from itertools import count
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -25,7 +25,7 @@ from parl_mq.replay.layout import RowLayout
 from parl_mq.replay.mapping import Segment
 from parl_mq.replay.memory import check_memory
 from parl_mq.replay.refusals import KeysRefused, PrioritiesRefused, TableEmpty
-from parl_mq.replay.ring import Leaves, Ring, Targets
+from parl_mq.replay.ring import Leaves, Ring, RingCounts, Targets
 from parl_mq.replay.settings import FRAGMENTS_PER_SEGMENT
 from parl_mq.replay.settings import TableSettings as TableSettings
 from parl_mq.replay.snapshot import read_snapshot, write_snapshot
@@ -180,8 +180,11 @@ class Table:
     @property
     def counts(self) -> TableCounts:
         """What happened since the table was made."""
-        each = [asdict(ring.counts) for ring in self._rings]
-        return TableCounts(**{name: sum(one[name] for one in each) for name in each[0]}, refused=self._num_refused)
+        each = [ring.counts for ring in self._rings]
+        names = [field.name for field in fields(RingCounts)]
+        return TableCounts(
+            **{name: sum(getattr(one, name) for one in each) for name in names}, refused=self._num_refused
+        )
 
     def close(self, *, remove: bool = True) -> None:
         """Gives the memory back; nothing may be called after it.

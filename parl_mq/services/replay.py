@@ -110,7 +110,6 @@ class ReplayNode:
                 self._take(peer, frames)
             self._send_what_is_due()
             self._status.works("serving")
-            self._note()
 
     async def _tick(self) -> None:
         while True:

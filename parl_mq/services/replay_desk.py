@@ -19,7 +19,7 @@ from parl_mq.net.credit import Arrival, ReceiverBook
 from parl_mq.replay.limiter import RatioLimiter
 from parl_mq.replay.table import Table
 from parl_mq.spec import TableSpec
-from parl_mq.wire.codec import SlabLayout, encode, encode_with_slab, expect_arrays
+from parl_mq.wire.codec import SlabLayout, encode, encode_with_slab
 from parl_mq.wire.fragments import fragment_batch_of
 from parl_mq.wire.messages import (
     MAIN_TABLE,
@@ -47,6 +47,9 @@ MAX_HELD: Final = 64
 """Requests of one learner that wait here; a learner keeps `learner.prefetch` outstanding, 16 at most."""
 MAX_ASKED: Final = 10_000
 """Strangers remembered as having been asked to attach."""
+
+UPDATE_ARRAYS: Final = frozenset({"keys", "magnitudes"})
+"""What a table is given; it checks dtypes and shapes itself."""
 
 Arrays = dict[str, npt.NDArray[Any]]
 Reply = tuple[PeerId, list[Frame]]
@@ -275,7 +278,8 @@ class ReplayDesk:
         if not arrays:
             return
         try:
-            expect_arrays(arrays, {"keys": (("U",), "uint64"), "magnitudes": (("U",), "float64")})
+            if arrays.keys() != UPDATE_ARRAYS:
+                raise WireError(f"priorities come as {sorted(UPDATE_ARRAYS)}, not as {sorted(arrays)[:10]}")
             self._table.update_priorities(arrays["keys"], arrays["magnitudes"])
         except (WireError, ValueError) as error:
             self.num_refused += 1

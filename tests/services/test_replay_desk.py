@@ -346,7 +346,7 @@ def test_a_bad_priority_is_refused_and_the_learner_told(desk, bad):
 def test_priorities_of_another_type_are_refused_and_the_request_beside_them_held(desk):
     updates = {"keys": np.zeros(8, np.int32), "magnitudes": np.ones(8)}
     [refused] = answers(desk.ask(1, arrays=updates), UpdateRefused)
-    assert "field keys: got int32" in refused.reason
+    assert "keys are int32 (8,)" in refused.reason
     desk.fill(12)
     assert desk.desk.counters()["drawn_rows_total"] == 8
 
