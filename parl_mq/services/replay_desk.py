@@ -44,7 +44,12 @@ SENDER_BYTES: Final = 64 * 1024 * 1024
 """Unacknowledged bytes that one actor may have under way."""
 WAITING_EVERY_S: Final = 1.0
 MAX_HELD: Final = 64
-"""Requests of one learner that wait here; a learner keeps `learner.prefetch` outstanding, 16 at most."""
+"""Batches of one learner that wait here; a learner keeps `learner.prefetch` outstanding, 16 at most."""
+REPLY_BYTES: Final = 512 * 1024
+"""Batches that are due together share replies of this size: larger ones would make their first rows wait for the last.
+"""
+MAX_LAYOUTS: Final = 256
+"""Layouts of replies that are remembered, should a learner ask for ever other batch sizes."""
 MAX_ASKED: Final = 10_000
 """Strangers remembered as having been asked to attach."""
 
@@ -69,14 +74,16 @@ class _Sender:
 
 @dataclass(slots=True)
 class _Held:
-    """A sample request that is not due yet.
+    """A sample request that is not answered in full yet.
 
     Attributes:
+        num_left: batches that are still wanted.
         since: when the limiter first held it; None before that.
     """
 
     peer: PeerId
     request: SampleRequest
+    num_left: int
     since: float | None = None
 
 
@@ -154,8 +161,12 @@ class ReplayDesk:
 
     def due(self, now: float) -> list[Reply]:
         """All that must be sent now: answers, batches that are due, acknowledgements and credit."""
-        while self._held and self._limiter.may_draw(self._held[0].request.batch_size, self._table.num_live):
-            self._replies.append(self._draw(self._held.popleft(), now))
+        while self._held and (num_batches := self._num_due(self._held[0])):
+            held = self._held[0]
+            held.num_left -= num_batches
+            if not held.num_left:
+                self._held.popleft()
+            self._replies.append(self._draw(held, num_batches, now))
         for held in self._held:
             if held.since is None:
                 held.since = now
@@ -270,9 +281,9 @@ class ReplayDesk:
             reason = f"{request.batch_size} rows are more than replay.error_band = {self._config.error_band:g} releases"
             self._reply(peer, SampleRefused(request_id=request.request_id, reason=reason))
             return
-        if sum(held.peer == peer for held in self._held) >= MAX_HELD:
-            raise WireError(f"{self._clients[peer].name} has {MAX_HELD} requests outstanding and asks for more")
-        self._held.append(_Held(peer, request))
+        if sum(held.num_left for held in self._held if held.peer == peer) + request.num_batches > MAX_HELD:
+            raise WireError(f"{self._clients[peer].name} asks for more than {MAX_HELD} batches at once")
+        self._held.append(_Held(peer, request, request.num_batches))
 
     def _update(self, peer: PeerId, arrays: Arrays) -> None:
         if not arrays:
@@ -285,12 +296,25 @@ class ReplayDesk:
             self.num_refused += 1
             self._reply(peer, UpdateRefused(reason=str(error)))
 
-    def _draw(self, held: _Held, now: float) -> Reply:
+    def _num_due(self, held: _Held) -> int:
+        """Batches of a request that may be drawn now and go in one reply."""
+        request, num_live = held.request, self._table.num_live
+        num_due = min(held.num_left, self._most_in_a_reply(request))
+        while num_due and not self._limiter.may_draw(num_due * request.batch_size, num_live):
+            num_due -= 1
+        return num_due
+
+    def _most_in_a_reply(self, request: SampleRequest) -> int:
+        return max(1, REPLY_BYTES // self._layout(request, 1).num_bytes)
+
+    def _draw(self, held: _Held, num_batches: int, now: float) -> Reply:
+        """Several batches are drawn in one go: all rows are drawn independently of each other anyway."""
         request, table = held.request, self._table
-        layout = self._layout(request)
+        num_rows = num_batches * request.batch_size
+        layout = self._layout(request, num_batches)
         slab, views = layout.allocate()
-        draw = table.draw(request.batch_size, views) if request.rows else table.draw_keys(request.batch_size, views)
-        self._limiter.note_drawn(request.batch_size)
+        draw = table.draw(num_rows, views) if request.rows else table.draw_keys(num_rows, views)
+        self._limiter.note_drawn(num_rows)
         reply = SampleReply(
             request_id=request.request_id,
             num_live=draw.num_live,
@@ -298,14 +322,17 @@ class ReplayDesk:
             num_inserted=self._limiter.num_inserted,
             num_drawn=self._limiter.num_drawn,
             held_s=0.0 if held.since is None else now - held.since,
+            num_batches=num_batches,
         )
         return held.peer, encode_with_slab(reply, layout, slab)
 
-    def _layout(self, request: SampleRequest) -> SlabLayout:
-        key = request.batch_size, request.rows
+    def _layout(self, request: SampleRequest, num_batches: int) -> SlabLayout:
+        key = num_batches * request.batch_size, request.rows
         layout = self._layouts.get(key)
         if layout is None:
-            columns = self._table.draw_columns(request.batch_size)
+            if len(self._layouts) >= MAX_LAYOUTS:
+                self._layouts.clear()
+            columns = self._table.draw_columns(key[0])
             layout = self._layouts[key] = SlabLayout(columns if request.rows else columns[-2:])
         return layout
 

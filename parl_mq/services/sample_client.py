@@ -55,7 +55,7 @@ class Batch:
 
 
 class SampleClient:
-    """Keeps `prefetch` requests outstanding or answered and not yet taken: memory is bounded by that.
+    """Keeps `prefetch` batches asked for, or here and not yet taken: memory is bounded by that.
 
     Each request is sent once; only after a reconnect are unanswered ones asked again. Where the table is mapped, a
     reply brings keys, and their rows are copied as soon as it comes: the later, the more of them are overwritten.
@@ -122,12 +122,12 @@ class SampleClient:
             self._spare.append(batch.own)
 
     def ask(self) -> None:
-        """Sends requests until `prefetch` are outstanding or waiting to be taken.
+        """Asks for as many batches as make `prefetch` that are on their way or waiting to be taken.
 
         While the replay node is away nothing is sent: a new connection begins with what is missing.
         """
-        while self._is_attached and self._num_missing > 0 and self._send(self._request()):
-            pass
+        if self._is_attached and self._num_missing > 0:
+            self._send(self._request(self._num_missing))
 
     def send_last_priorities(self) -> None:
         """Sends priorities that no request carries any more, if the replay node is there."""
@@ -136,11 +136,16 @@ class SampleClient:
 
     @property
     def _num_missing(self) -> int:
-        return self._prefetch - len(self._outstanding) - self._batches.qsize()
+        num_asked = sum([request.num_batches for request in self._outstanding.values()])
+        return self._prefetch - num_asked - self._batches.qsize()
 
-    def _request(self) -> SampleRequest:
+    def _request(self, num_batches: int) -> SampleRequest:
         return SampleRequest(
-            request_id=next(self._numbers), table=MAIN_TABLE, batch_size=self._batch_size, rows=self._table is None
+            request_id=next(self._numbers),
+            table=MAIN_TABLE,
+            batch_size=self._batch_size,
+            num_batches=num_batches,
+            rows=self._table is None,
         )
 
     @property
@@ -181,10 +186,13 @@ class SampleClient:
             self._row_map.attach(ring_id)
         for request in self._outstanding.values():
             self._outstanding[request.request_id] = request.model_copy(update={"rows": self._table is None})
-        for _ in range(self._num_missing):
-            request = self._request()
-            self._outstanding[request.request_id] = request
+        if self._num_missing > 0:
+            self._enter(self._request(self._num_missing))
         return [encode(request) for request in self._outstanding.values()]
+
+    def _enter(self, request: SampleRequest) -> SampleRequest:
+        self._outstanding[request.request_id] = request
+        return request
 
     def _lose(self) -> None:
         """The connection is gone, or this client: the map's ring may have been removed."""
@@ -193,22 +201,39 @@ class SampleClient:
             self._row_map.detach()
 
     def _take(self, reply: SampleReply, arrays: Arrays) -> list[list[Frame]]:
-        """Queues the batch that a reply stands for; asks once more where all its rows have gone meanwhile."""
+        """Queues the batches that a reply brings; asks once more for those whose rows have all gone meanwhile.
+
+        Raises:
+            WireError: it is no answer to its request.
+        """
         request = self._outstanding.get(reply.request_id)
-        if request is None:
-            return []
-        if request.rows:
-            batch = Batch(reply, arrays)
-        elif (table := self._table) is None:
-            return []  # the connection has gone: it is asked for again over the next one
+        if request is None or ((table := self._table) is None and not request.rows):
+            return []  # an answer over a connection that has gone: its request was, or will be, sent again
+        num_left = request.num_batches - reply.num_batches
+        num_rows = reply.num_batches * self._batch_size
+        if num_left < 0 or any(array.shape[:1] != (num_rows,) for array in arrays.values()):
+            raise WireError(
+                f"the replay node sent {reply.num_batches} batches of another size or number than asked for"
+            )
+        if num_left:
+            self._enter(request.model_copy(update={"num_batches": num_left}))
         else:
-            batch = self._gathered(table, reply, arrays)
+            del self._outstanding[reply.request_id]
+        parts = _parts(arrays, self._batch_size)
+        batches = [Batch(reply, part) for part in parts]
+        if table is not None and not request.rows:
+            batches = [self._gathered(table, reply, part) for part in parts]
+        return self._keep(batches)
+
+    def _keep(self, batches: list[Batch]) -> list[list[Frame]]:
+        num_lost = 0
+        for batch in batches:
             self.num_torn += batch.num_torn
-            if batch.num_torn == self._batch_size:
-                return [encode(request)]
-        del self._outstanding[reply.request_id]
-        self._batches.put_nowait(batch)
-        return []
+            if batch.num_torn < self._batch_size:
+                self._batches.put_nowait(batch)
+            else:
+                num_lost += 1
+        return [encode(self._enter(self._request(num_lost)))] if num_lost else []
 
     def _gathered(self, table: MappedTable, reply: SampleReply, arrays: Arrays) -> Batch:
         """The batch whose keys have come.
@@ -216,7 +241,7 @@ class SampleClient:
         Raises:
             WireError: a key is none, or the arrays are not keys and probabilities.
         """
-        expect_arrays(arrays, {KEYS: ((self._batch_size,), "uint64"), PROBABILITIES: ((self._batch_size,), "float64")})
+        expect_arrays(arrays, {KEYS: (("B",), "uint64"), PROBABILITIES: (("B",), "float64")})
         columns = self._spare.pop() if self._spare else table.arrays(self._batch_size)
         try:
             torn = table.gather(arrays[KEYS], columns)
@@ -227,3 +252,11 @@ class SampleClient:
             probabilities = probabilities.copy()
             probabilities[torn] = 0.0
         return Batch(reply, {**columns, KEYS: arrays[KEYS], PROBABILITIES: probabilities}, len(torn), columns)
+
+
+def _parts(arrays: Arrays, size: int) -> list[Arrays]:
+    """The arrays cut into batches."""
+    num_rows = len(next(iter(arrays.values()), ()))
+    if num_rows == size:
+        return [arrays]
+    return [{name: array[start : start + size] for name, array in arrays.items()} for start in range(0, num_rows, size)]

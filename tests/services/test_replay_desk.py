@@ -7,8 +7,10 @@ import pytest
 
 from parl_mq.errors import EXIT_CONFIG, EXIT_TEMPORARY, WireError
 from parl_mq.replay.table import Table
+from parl_mq.services import replay_desk
 from parl_mq.services.replay_desk import MAX_HELD, ReplayDesk
 from parl_mq.services.tables import limiter, table_settings
+from parl_mq.wire.codec import SlabLayout
 from parl_mq.wire.fragments import arrays_of
 from parl_mq.wire.messages import (
     Attached,
@@ -289,11 +291,45 @@ def test_a_batch_that_can_never_be_due_is_refused(desk):
     assert (refused.request_id, "error_band" in refused.reason) == (3, True)
 
 
-def test_no_learner_holds_more_requests_than_the_limit(desk):
-    for number in range(MAX_HELD):
-        desk.ask(number)
-    with pytest.raises(WireError, match="requests outstanding"):
-        desk.ask(MAX_HELD)
+@pytest.mark.parametrize("num_batches", [1, 16])
+def test_no_learner_holds_more_batches_than_the_limit(desk, num_batches):
+    def ask(number):
+        request = SampleRequest(request_id=number, table="main", batch_size=8, num_batches=num_batches)
+        desk.say(LEARNER, request)
+
+    for number in range(MAX_HELD // num_batches):
+        ask(number)
+    with pytest.raises(WireError, match="batches at once"):
+        ask(MAX_HELD)
+
+
+def test_batches_of_one_request_that_are_due_together_come_in_one_reply_and_the_rest_later(desk):
+    desk.fill(12)
+    request = SampleRequest(request_id=5, table="main", batch_size=8, num_batches=6)
+    replies = answers(desk.say(LEARNER, request), SampleReply)
+    # Of 32 rows that the draws may be ahead four batches go; each of the following needs four rows more.
+    assert [(reply.request_id, reply.num_batches, reply.num_drawn) for reply in replies] == [(5, 4, 32)]
+    assert answers(desk.insert(3, sequence=3), SampleReply) == []
+    assert [reply.num_batches for reply in answers(desk.insert(1, sequence=4), SampleReply)] == [1]
+    assert [reply.num_batches for reply in answers(desk.insert(4, sequence=5), SampleReply)] == [1]
+    assert answers(desk.insert(4, sequence=6), SampleReply) == []
+
+
+def test_a_reply_of_several_batches_holds_them_one_after_the_other(desk):
+    desk.fill(12)
+    request = SampleRequest(request_id=5, table="main", batch_size=8, num_batches=3)
+    desk.desk.handle(LEARNER, request, {})
+    [(_, reply, arrays)] = [one for one in decoded(desk.desk.due(0.0), FromReplay) if isinstance(one[1], SampleReply)]
+    assert reply.num_batches == 3
+    assert {array.shape[0] for array in arrays.values()} == {24}
+
+
+def test_replies_stay_small_whatever_is_due(monkeypatch, desk):
+    one = SlabLayout(desk.table.draw_columns(8)).num_bytes
+    monkeypatch.setattr(replay_desk, "REPLY_BYTES", 2 * one)
+    desk.fill(12)
+    request = SampleRequest(request_id=5, table="main", batch_size=8, num_batches=3)
+    assert [reply.num_batches for reply in answers(desk.say(LEARNER, request), SampleReply)] == [2, 1]
 
 
 def test_requests_of_a_learner_that_is_gone_are_not_drawn(desk):
