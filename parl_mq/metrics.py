@@ -52,7 +52,7 @@ METRICS: Final = (
     Metric("train_return", "1", "gauge", "mean return of the last episodes of the exploring policy"),
     Metric("env_steps_per_s", "steps/s", "gauge", "environment steps a second, over the last seconds"),
     Metric("updates_per_s", "updates/s", "gauge", "gradient steps a second, over the last seconds"),
-    Metric("learner_wait_fraction", "1", "gauge", "share of its time that the learner waited for batches"),
+    Metric("learner_wait_fraction", "1", "gauge", "share of its time that the learner had no batch to learn from"),
     Metric(
         "learner_limiter_wait_fraction",
         "1",
