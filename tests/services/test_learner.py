@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -182,11 +181,13 @@ class Trainer:
     def __init__(self):
         self.num_updates = 0
         self.may_go_on = threading.Semaphore(0)
+        self.has_learnt = threading.Semaphore(0)
         self.fails_at = None
 
     def learn(self, rows):
         assert self.may_go_on.acquire(timeout=20.0)
         self.num_updates += 1
+        self.has_learnt.release()
         if self.num_updates == self.fails_at:
             raise ParlError("the loss was not finite")
         return LearnerStep(np.full(8, float(rows.num_live)), False, None, False)
@@ -222,11 +223,10 @@ async def test_the_work_thread_goes_to_the_next_batches_by_itself(training):
     await until(lambda: samples.log == ["ask"])
     samples.arrive(1)
     await until(lambda: samples.log == ["ask", "ask"])
+    await asyncio.sleep(0)  # the second group's task has its first turn
     trainer.may_go_on.release(2)
-    deadline = time.monotonic() + PATIENCE_S
-    while trainer.num_updates < 2 and time.monotonic() < deadline:
-        pass  # the loop has no part in it: it does not run meanwhile
-    assert trainer.num_updates == 2
+    for _ in range(2):  # the loop has no part in it: it stands still meanwhile
+        assert trainer.has_learnt.acquire(timeout=PATIENCE_S)
     assert samples.log == ["ask", "ask"]
 
 
