@@ -7,7 +7,7 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -16,13 +16,12 @@ from typing import Any, Final
 import uvloop
 
 from parl_mq.config.loader import load_config
-from parl_mq.config.models import RunConfig
-from parl_mq.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_OK, ConfigError, NodeFailed, RecordError
-from parl_mq.rollout.building import table_spec
+from parl_mq.config.models import RunConfig, Section
+from parl_mq.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_OK, ConfigError, NodeFailed, RecordError, UsageError
+from parl_mq.services.preflight import check_run
 from parl_mq.services.run_directory import RunDirectory
 from parl_mq.services.runtime import StopSignal
 from parl_mq.services.supervisor import Supervisor, runtime_folder
-from parl_mq.services.tables import check_fits
 from parl_mq.wire.messages import RunProgress
 
 log = logging.getLogger("parl_mq")
@@ -81,19 +80,17 @@ def train(
         started_at: monotonic time from which the run's seconds count; None: now.
 
     Raises:
-        ConfigError: the settings are impossible, the algorithm cannot learn in the environment, `run_dir` exists, or it
-            holds another run than the one to be resumed. Nothing was started.
+        ConfigError: the settings are impossible, the algorithm cannot learn in the environment, the device is not
+            there, `run_dir` exists, or it holds another run than the one to be resumed. Nothing was started.
         EnvironmentFault: the environment cannot be made. Nothing was started.
-        MemoryRefused: the replay table would not fit. Nothing was started.
+        MemoryRefused: the replay table or the networks would not fit. Nothing was started.
         CodedError: another command is training in `run_dir`. Nothing was started.
         NodeFailed: a node ended unexpectedly; the others were stopped.
         KeyboardInterrupt: Ctrl-C came a second time; everything was ended at once.
     """
     started_at = time.monotonic() if started_at is None else started_at
     settings = config if isinstance(config, RunConfig) else load_config(config)
-    spec = table_spec(settings)
-    settings.algorithm.check_spaces(spec)
-    check_fits(settings, spec)
+    spec = check_run(settings)
     stop, kill = StopSignal(), StopSignal()
     with runtime_folder(settings.node) as runtime:
         directory = _open(settings, run_dir) if resume else _create(settings, run_dir)
@@ -145,21 +142,34 @@ def _create(config: RunConfig, run_dir: Path | str | None) -> RunDirectory:
 def _open(config: RunConfig, run_dir: Path | str | None) -> RunDirectory:
     """The directory of a run to be resumed, which must have been started with the same settings."""
     if run_dir is None:
-        raise ConfigError("--resume needs --run-dir, the run to go on with")
+        raise UsageError("--resume needs --run-dir, the run to go on with")
     directory = RunDirectory.open(Path(run_dir))
     earlier = load_config(directory.config)
-    differing = [key for key in _FIXED if getattr(earlier, key) != getattr(config, key)]
-    if differing:
+    if differing := list(_differing(earlier, config)):
+        before = ", ".join(f"{key} = {earlier.value_of(key)!r}" for key in differing)
         raise ConfigError(
-            f"{run_dir} was started with other settings in {', '.join(differing)} (see {directory.config}); "
-            "give the same ones, or start a new run"
-        )
+            f"{run_dir} was started with other settings: {before} (see {directory.config}); give the same ones, or "
+            "start a new run"
+        ).about(*differing)
     directory.read_memory()
     return directory
 
 
 _FIXED: Final = ("environment", "algorithm", "seed")
 """Settings that a run keeps for life: its networks and what they learn."""
+
+
+def _differing(earlier: RunConfig, config: RunConfig) -> Iterator[str]:
+    """Keys of _FIXED settings that are not as they were."""
+    for name in _FIXED:
+        old, new = getattr(earlier, name), getattr(config, name)
+        if isinstance(old, Section) and type(old) is type(new):
+            fields = type(old).model_fields
+            yield from (f"{name}.{field}" for field in fields if getattr(old, field) != getattr(new, field))
+        elif isinstance(old, Section):
+            yield f"{name}.name"  # of the algorithm, which decides what the section holds
+        elif old != new:
+            yield name
 
 
 def _new_run_path(config: RunConfig) -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Self
 
 EXIT_OK: Final = 0
 EXIT_USAGE: Final = 2
@@ -15,9 +15,19 @@ EXIT_INTERRUPTED: Final = 130
 
 
 class ParlError(Exception):
-    """Base of every error that parl_mq raises on purpose."""
+    """Base of every error that parl_mq raises on purpose.
+
+    Attributes:
+        keys: settings that together are at fault, `section.key` each; whoever knows where they were said can add that.
+    """
 
     exit_code: ClassVar[int] = EXIT_INTERNAL
+    keys: tuple[str, ...] = ()
+
+    def about(self, *keys: str) -> Self:
+        """This error, with the settings that are at fault."""
+        self.keys = keys
+        return self
 
 
 class ConfigError(ParlError):

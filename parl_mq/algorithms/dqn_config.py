@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Annotated
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from parl_mq.config.models import AlgorithmConfig
 from parl_mq.errors import ConfigError
+from parl_mq.model.encoder import ObservationEncoder
 from parl_mq.spec import TableSpec
 
 
@@ -40,3 +42,11 @@ class DQNConfig(AlgorithmConfig):
         kinds = {name: space.kind if (space := spec.spaces.get(name)) else "unknown" for name in spec.action_names}
         if list(kinds.values()) != ["Discrete"]:
             raise ConfigError(f"algorithm.name: dqn needs one Discrete action; the environment has {kinds}")
+
+    def num_parameters(self, spec: TableSpec) -> int:
+        """See AlgorithmConfig."""
+        (action,) = spec.action_names
+        bounds = spec.spaces[action]
+        num_actions = int(bounds.high[0] - bounds.low[0]) + 1
+        sizes = (ObservationEncoder(spec).num_features, *self.hidden_sizes, num_actions)
+        return sum((num_in + 1) * num_out for num_in, num_out in pairwise(sizes))

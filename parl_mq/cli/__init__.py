@@ -6,12 +6,14 @@ import os
 import sys
 from typing import NoReturn
 
+from parl_mq.cli.streams import let_readers_leave, open_standard_streams
 from parl_mq.errors import EXIT_INTERNAL, ParlError, exit_code_of
 
 
 def main() -> NoReturn:
     """Runs the command line and ends the process with a documented exit code."""
-    _open_standard_streams()
+    open_standard_streams()
+    let_readers_leave()
     from parl_mq.cli.app import app
 
     if (here := os.getcwd()) not in sys.path:
@@ -30,17 +32,6 @@ def main() -> NoReturn:
         _tell("this is a defect in parl_mq; please report it with the lines above")
         sys.exit(EXIT_INTERNAL)
     sys.exit()
-
-
-def _open_standard_streams() -> None:
-    """A standard stream that the caller has closed leads nowhere, lest a socket gets its number and its words."""
-    for name, mode in (
-        ("stdin", "r"),
-        ("stdout", "w"),
-        ("stderr", "w"),
-    ):  # an open takes the lowest number that is free
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  (open until the process ends)
 
 
 def _tell(text: str) -> None:

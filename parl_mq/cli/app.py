@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from parl_mq.cli import bench, env, nodes, play, runs, settings, train
+from parl_mq.cli import bench, doctor, env, nodes, play, runs, settings, train
 
 app = typer.Typer(
     name="parl-mq",
@@ -22,6 +22,7 @@ app.command("train")(train.train)
 app.command("presets")(settings.presets)
 app.command("runs")(runs.runs)
 app.command("play")(play.play)
+app.command("doctor")(doctor.doctor)
 app.add_typer(config_app)
 config_app.command("show")(settings.show)
 config_app.command("schema")(settings.schema)

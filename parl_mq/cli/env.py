@@ -11,7 +11,6 @@ from parl_mq.cli import options
 
 UNSUPPORTED: Final = 1
 SEED: Final = 1
-MARKS: Final = {"ok": "", "note": "note: ", "fault": "fault: "}
 
 
 def check(
@@ -32,20 +31,18 @@ def check(
     from parl_mq.config.loader import load_environment_config
     from parl_mq.services.env_check import check_environment
 
-    report = check_environment(load_environment_config(env_id, overrides=settings or []), SEED, time.monotonic)
+    report = check_environment(
+        load_environment_config(env_id, overrides=options.settings_of_flags(settings)), SEED, time.monotonic
+    )
     if as_json:
         print(json.dumps(report.to_json()))
     else:
-        from rich.table import Table
         from rich.text import Text
 
+        from parl_mq.cli.findings import print_findings
         from parl_mq.observe.run_table import result_console
 
-        table = Table.grid(padding=(0, 2))
-        for finding in report.findings:
-            style = {"ok": "", "note": "yellow", "fault": "bold red"}[finding.verdict]
-            table.add_row(Text(finding.about, "dim"), Text(MARKS[finding.verdict] + finding.what, style))
         console = result_console(sys.stdout)
-        console.print(table)
+        print_findings(report.findings, console)
         console.print(Text(f"{env_id} is {'supported' if report.is_supported else 'not supported'}", "bold"))
     raise typer.Exit(0 if report.is_supported else UNSUPPORTED)

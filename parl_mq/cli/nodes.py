@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 def hub(
-    bind: Annotated[str, typer.Option(metavar="ENDPOINT", help="Where to listen, tcp:// or ipc://.")],
+    context: typer.Context,
+    bind: options.Bind,
     config: Annotated[str, typer.Option("--config", metavar="PRESET_OR_FILE", help="The run's settings.")],
     run_dir: Annotated[Path, typer.Option(envvar="PARL_MQ_RUN_DIR", help="Where the run is recorded.")],
     name: Annotated[str, typer.Option(help="The node's name, unique in the run.")] = "hub",
@@ -26,14 +27,19 @@ def hub(
     """Start a hub: it knows who is here, the run's settings, the newest weights; it keeps the record of the run."""
     import time
 
-    from parl_mq.config import load_config
+    from parl_mq.config.loader import load_with_origins
+    from parl_mq.errors import ConfigError
     from parl_mq.services.hub import HubOptions
     from parl_mq.services.run_directory import RunDirectory
     from parl_mq.services.runtime import NodeOptions
 
-    run_config = load_config(config, overrides=settings or [], environ=_environment(lifeline_fd))
+    loaded = load_with_origins(config, overrides=options.settings_of_flags(settings), environ=_environment(lifeline_fd))
+    run_config = loaded.config
     if lifeline_fd is None:
-        RunDirectory.create(run_dir, run_config)
+        try:
+            RunDirectory.create(run_dir, run_config)
+        except ConfigError as error:
+            raise loaded.knowing("run_dir", options.origin_of_run_dir(context)).blamed(error) from error
     node = NodeOptions(name=name, hub=bind, node=run_config.node, lifeline_fd=lifeline_fd)
     hub_options = HubOptions(run_config, run_dir, time.monotonic() if started_at is None else started_at)
 
@@ -44,7 +50,7 @@ def hub(
 
 def replay(
     hub: options.Hub,
-    bind: Annotated[str, typer.Option(metavar="ENDPOINT", help="Where to listen for rows, tcp:// or ipc://.")],
+    bind: options.Bind,
     name: options.Name = None,
     settings: options.NodeSettings = None,
     lifeline_fd: options.LifelineFd = None,
@@ -106,8 +112,17 @@ def _node(
     from parl_mq.config.loader import load_node_config
     from parl_mq.services.runtime import NodeOptions
 
-    node = load_node_config(overrides=settings or [], environ=_environment(lifeline_fd))
-    return NodeOptions(name=name or _own_name(role), hub=hub, node=node, lifeline_fd=lifeline_fd)
+    node = load_node_config(overrides=options.settings_of_flags(settings), environ=_environment(lifeline_fd))
+    name = name or _own_name(role)
+    if lifeline_fd is None:
+        _tell(f"{name} starts, and joins the hub at {hub}")  # loading torch takes seconds
+    return NodeOptions(name=name, hub=hub, node=node, lifeline_fd=lifeline_fd)
+
+
+def _tell(text: str) -> None:
+    import sys
+
+    print(f"parl-mq: {text}", file=sys.stderr, flush=True)
 
 
 def _environment(lifeline_fd: int | None) -> Mapping[str, str] | None:

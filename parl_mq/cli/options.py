@@ -2,23 +2,76 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+if TYPE_CHECKING:
+    from parl_mq.config.settings import Origin, Setting
 
-def _presets_that_start_with(typed: str) -> list[str]:
+RUN_DIR_VARIABLE: Final = "PARL_MQ_RUN_DIR"
+
+
+def presets_that_start_with(typed: str) -> list[str]:
     """What the shell offers; where nothing fits it offers files."""
     from parl_mq.config.loader import preset_names
 
     return [name for name in preset_names() if name.startswith(typed)]
 
 
+def _checked_endpoint(context: typer.Context, option: typer.CallbackParam, endpoint: str) -> str:
+    """An address that cannot be used is told before anything heavy is loaded, as a fault of where it was said."""
+    from parl_mq.errors import ConfigError, UsageError
+    from parl_mq.net.endpoints import check_endpoint, check_may_bind
+
+    is_flag = not _is_from_environment(context, option.name or "")
+    place, error = (option.opts[0], UsageError) if is_flag else (str(option.envvar), ConfigError)
+    try:
+        check_endpoint(endpoint)
+        if option.name == "bind":
+            check_may_bind(endpoint)
+    except ConfigError as fault:
+        raise error(f"{place}: {fault}") from fault
+    return endpoint
+
+
+def _is_from_environment(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "ENVIRONMENT"
+
+
+def origin_of_run_dir(context: typer.Context) -> Origin:
+    """Where the run directory was said, of a command with `RunDir`."""
+    from parl_mq.config.settings import Origin
+
+    if _is_from_environment(context, "run_dir"):
+        return Origin("environment", RUN_DIR_VARIABLE)
+    return Origin("flag", f"--run-dir {context.params['run_dir']}")
+
+
+def settings_of_flags(texts: Sequence[str] | None, named: Sequence[Setting] = ()) -> list[Setting]:
+    """The settings that a command line makes.
+
+    Args:
+        texts: of --set.
+        named: those that have an option of their own.
+
+    Raises:
+        UsageError: one has another form, or two of them contradict each other.
+    """
+    from parl_mq.config.settings import refuse_contradictions, settings_of_override
+
+    settings = [*(setting for text in texts or () for setting in settings_of_override(text)), *named]
+    refuse_contradictions(settings)
+    return settings
+
+
 Source = Annotated[
     str,
     typer.Argument(
-        metavar="PRESET_OR_FILE", help="A preset's name, or a TOML file.", autocompletion=_presets_that_start_with
+        metavar="PRESET_OR_FILE", help="A preset's name, or a TOML file.", autocompletion=presets_that_start_with
     ),
 ]
 Settings = Annotated[
@@ -27,12 +80,23 @@ Settings = Annotated[
 ]
 RunDir = Annotated[
     Path | None,
-    typer.Option("--run-dir", envvar="PARL_MQ_RUN_DIR", help="Where the run is recorded; must not exist yet."),
+    typer.Option("--run-dir", envvar=RUN_DIR_VARIABLE, help="Where the run is recorded; must not exist yet."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON to stdout.")]
 
 Hub = Annotated[
-    str, typer.Option("--hub", envvar="PARL_MQ_HUB", metavar="ENDPOINT", help="The hub's endpoint, tcp:// or ipc://.")
+    str,
+    typer.Option(
+        "--hub",
+        envvar="PARL_MQ_HUB",
+        metavar="ENDPOINT",
+        callback=_checked_endpoint,
+        help="The hub's endpoint, tcp:// or ipc://.",
+    ),
+]
+Bind = Annotated[
+    str,
+    typer.Option("--bind", metavar="ENDPOINT", callback=_checked_endpoint, help="Where to listen, tcp:// or ipc://."),
 ]
 Name = Annotated[str | None, typer.Option("--name", help="The node's name, unique in the run.")]
 LifelineFd = Annotated[

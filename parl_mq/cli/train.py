@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from parl_mq.cli import options
 
+if TYPE_CHECKING:
+    from parl_mq.wire.messages import RunProgress
+
 
 def train(
+    context: typer.Context,
     source: options.Source,
     settings: options.Settings = None,
     actors: Annotated[int | None, typer.Option(help="Actor processes.")] = None,
@@ -20,7 +26,7 @@ def train(
     stop_at_return: Annotated[
         float | None, typer.Option(metavar="R", help="End when the mean evaluation return reaches this.")
     ] = None,
-    max_steps: Annotated[int | None, typer.Option(help="End after so many environment steps.")] = None,
+    max_steps: Annotated[int | None, typer.Option(help="End after at least so many environment steps.")] = None,
     max_seconds: Annotated[float | None, typer.Option(help="End after so many seconds.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --run-dir.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, one line, to stdout.")] = False,
@@ -33,7 +39,8 @@ def train(
     import sys
     import time
 
-    from parl_mq.config import load_config
+    from parl_mq.config.loader import load_with_origins
+    from parl_mq.errors import ParlError
 
     flags = {
         ("--actors", "actor.num_actors"): actors,
@@ -45,17 +52,23 @@ def train(
     }
     implied = [] if stop_at_return is None else [_flag_setting("--stop-at-return", "stop.at_target", True)]
     named = [_flag_setting(flag, key, value) for (flag, key), value in flags.items() if value is not None]
-    config = load_config(source, overrides=[*(settings or []), *named, *implied])
+    loaded = load_with_origins(source, overrides=options.settings_of_flags(settings, [*named, *implied]))
+    config = loaded.config
 
     from parl_mq import api
     from parl_mq.observe.progress import progress_view
     from parl_mq.observe.summary import print_summary
 
-    if resume and run_dir is not None:
-        _tell_where_it_goes_on(run_dir)
+    earlier = None if run_dir is None or not resume else _EarlierPart.of(run_dir)
     with progress_view(config, sys.stderr, time.monotonic) as view:
-        result = api.train(config, run_dir=run_dir, resume=resume, on_progress=view, started_at=_process_started_at())
-    print_summary(result.summary, sys.stderr)
+        show = view if earlier is None else earlier.told_before(view)
+        try:
+            result = api.train(
+                config, run_dir=run_dir, resume=resume, on_progress=show, started_at=_process_started_at()
+            )
+        except ParlError as error:
+            raise loaded.knowing("run_dir", options.origin_of_run_dir(context)).blamed(error) from error
+    print_summary(result.summary, sys.stderr, reached_before=earlier is not None and earlier.has_reached)
     if as_json:
         print(json.dumps(result.summary, allow_nan=False))
     raise typer.Exit(result.exit_code)
@@ -80,18 +93,47 @@ def _process_started_at() -> float:
     return time.monotonic() - age_s
 
 
-def _tell_where_it_goes_on(run_dir: Path) -> None:
-    import sys
+@dataclass(frozen=True)
+class _EarlierPart:
+    """What a run that is resumed has behind it.
 
-    from parl_mq.learn.checkpoint import find_newest
-    from parl_mq.services.run_directory import RunDirectory
+    Attributes:
+        has_reached: its target.
+        words: for people, where it goes on.
+    """
 
-    directory = RunDirectory.open(run_dir)
-    memory = directory.read_memory()
-    for damage in find_newest(directory.checkpoints).damaged:
-        print(f"parl-mq: skipped a damaged checkpoint: {damage}", file=sys.stderr)
-    print(
-        f"going on after {memory.totals.get('env_steps_total', 0):,.0f} environment steps and {memory.updates:,.0f} "
-        "updates; the replay is empty and is filled again before the learner goes on",
-        file=sys.stderr,
-    )
+    has_reached: bool
+    words: str
+
+    @classmethod
+    def of(cls, run_dir: Path) -> _EarlierPart | None:
+        """None where there is no run, which whoever opens it will say."""
+        from parl_mq.learn.checkpoint import find_newest
+        from parl_mq.services.run_directory import RunDirectory
+
+        directory = RunDirectory(run_dir)
+        if not directory.config.is_file():
+            return None
+        memory = directory.read_memory()
+        damaged = [
+            f"parl-mq: skipped a damaged checkpoint: {what}" for what in find_newest(directory.checkpoints).damaged
+        ]
+        steps = memory.totals.get("env_steps_total", 0)
+        goes_on = (
+            f"going on after {steps:,.0f} environment steps and {memory.updates:,.0f} updates; the replay is empty and "
+            "is filled again before the learner goes on"
+        )
+        return cls(memory.time_to_target_s is not None, "\n".join([*damaged, goes_on]))
+
+    def told_before(self, view: Callable[[RunProgress], None]) -> Callable[[RunProgress], None]:
+        """Says so in front of the first sign of life: a run that is refused does not go on."""
+        import sys
+
+        untold = [self.words]
+
+        def show(progress: RunProgress) -> None:
+            while untold:
+                print(untold.pop(), file=sys.stderr)
+            view(progress)
+
+        return show

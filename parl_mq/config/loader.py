@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -32,7 +33,7 @@ from parl_mq.config.settings import (
     settings_of_override,
     settings_of_toml,
 )
-from parl_mq.errors import ConfigError, UsageError
+from parl_mq.errors import ConfigError, ParlError, UsageError
 
 DEFAULT: Final = Origin("default", "default")
 MAX_SHOWN: Final = 80
@@ -55,6 +56,30 @@ class LoadedConfig:
 
     config: RunConfig
     origins: dict[Key, Origin]
+
+    def knowing(self, key: str, origin: Origin) -> LoadedConfig:
+        """This, with the origin of something that is no setting."""
+        return LoadedConfig(self.config, {**self.origins, (key,): origin})
+
+    def blamed(self, error: ParlError) -> ParlError:
+        """What is to be raised for an error about settings: it says where they were said, and whose fault it is.
+
+        A UsageError where one of them came from a flag, else a ConfigError; an error about none stays as it is.
+        """
+        if not error.keys:
+            return error
+        said = {key: self._origin_of(key) for key in error.keys}
+        values = {}
+        for key in said:
+            with contextlib.suppress(KeyError):
+                values[key] = self.config.value_of(key)
+        return _blame(str(error), said, values)
+
+    def _origin_of(self, name: str) -> Origin:
+        """The highest one of a setting, or of those in a section."""
+        key = tuple(name.split("."))
+        origins = [origin for other, origin in self.origins.items() if other[: len(key)] == key]
+        return max(origins, key=lambda origin: origin.rank, default=DEFAULT)
 
 
 def load_config(
@@ -205,12 +230,9 @@ class _OriginFinder:
                 return origin
         return self._source
 
-    def of_last_said(self, keys: Sequence[str]) -> Origin:
-        """Among keys that do not fit each other: the origin of the highest layer, the first one of that."""
-        return max((self(tuple(key.split("."))) for key in keys if self._is_said(key)), key=lambda origin: origin.rank)
-
-    def _is_said(self, key: str) -> bool:
-        return tuple(key.split(".")) in self._origins
+    def of_each(self, keys: Iterable[str]) -> dict[str, Origin]:
+        """Where each was said, and the default where nobody has said it."""
+        return {key: self._origins.get(tuple(key.split(".")), DEFAULT) for key in keys}
 
 
 def _algorithm_model(values: Mapping[str, Any], origin_of: _OriginFinder) -> type[AlgorithmConfig]:
@@ -252,7 +274,9 @@ def _validated(model: type[Model], values: Any, origin_of: _OriginFinder, prefix
 
 def _fault(details: ErrorDetails, origin_of: _OriginFinder, prefix: Key) -> tuple[Origin, str]:
     if details["type"] == IMPOSSIBLE:
-        return origin_of.of_last_said(details["ctx"]["keys"]), details["msg"]
+        values = details["ctx"]["values"]
+        origins = origin_of.of_each(values)
+        return _last_said(origins), _with_places(details["msg"], origins, values)
     key = (*prefix, *(str(part) for part in details["loc"]))
     name = ".".join(key)
     if details["type"] == "missing":
@@ -288,8 +312,28 @@ def _raise(faults: Sequence[tuple[Origin, str]]) -> None:
         raise faults[0][0].error("\n".join(f"{origin.place}: {what}" for origin, what in faults))
 
 
+def _blame(message: str, origins: Mapping[str, Origin], values: Mapping[str, Any]) -> ConfigError:
+    """The error for settings that do not fit each other or this machine."""
+    last = _last_said(origins)
+    place = "" if last.kind == "default" else f"{last.place}: "
+    return last.error(_with_places(f"{place}{message}", origins, values))
+
+
+def _last_said(origins: Mapping[str, Origin]) -> Origin:
+    """The origin of the highest layer, the first one of that: what was said last has most likely made the misfit."""
+    return max(origins.values(), key=lambda origin: origin.rank)
+
+
+def _with_places(message: str, origins: Mapping[str, Origin], values: Mapping[str, Any]) -> str:
+    """The message, and a line for each setting that takes part; one alone the message has named."""
+    if len(origins) == 1:
+        return message
+    lines = [f"  {key} = {_shown(values[key])} ({origin.place})" for key, origin in origins.items() if key in values]
+    return "\n".join([message, *lines])
+
+
 def _shown(value: Any) -> str:
-    text = repr(value)
+    text = str(value) if isinstance(value, Path) else repr(list(value) if isinstance(value, tuple) else value)
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
 
 

@@ -28,7 +28,7 @@ from parl_mq.spec import Column, TableSpec
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
 IMPOSSIBLE: Final = "impossible"
-"""Type of a pydantic error about settings that do not fit each other; its context lists them under `keys`."""
+"""Type of a pydantic error about settings that do not fit each other; its context has their `values` by key."""
 
 
 class Section(BaseModel):
@@ -87,6 +87,17 @@ class AlgorithmConfig(Section):
         Raises:
             ConfigError: names the space, and those that the algorithm can take.
         """
+
+    def num_parameters(self, spec: TableSpec) -> int | None:
+        """Parameters of one network, so that a run whose networks cannot fit in memory is refused before it starts.
+
+        Args:
+            spec: as a policy sees it: frames are stacked.
+
+        Returns:
+            None where the algorithm does not say; then the run is not refused.
+        """
+        return None
 
 
 class ReplayConfig(Section):
@@ -187,7 +198,8 @@ class StopConfig(Section):
     Attributes:
         target_return: mean evaluation return that counts as reached; None: there is no target.
         at_target: the run ends when the target is reached.
-        max_steps: environment steps of all actors.
+        max_steps: environment steps of all actors at least; those under way when they are done are still taken, some
+            hundreds, or a fiftieth.
         max_seconds: wall time since the command started.
     """
 
@@ -285,37 +297,61 @@ class RunConfig(Section):
         replay, batch = self.replay, self.algorithm.batch_size
         for key, number in (("replay.nodes", replay.nodes), ("learner.num_learners", self.learner.num_learners)):
             if number > 1:
-                raise _impossible(f"{number} is more than the one that this version can run", [key])
+                raise self._impossible(f"{number} is more than the one that this version can run", key)
         if replay.buffer_size < batch:
-            raise _impossible(
+            raise self._impossible(
                 f"{replay.buffer_size} is smaller than algorithm.batch_size = {batch}; raise it or lower the other",
-                ["replay.buffer_size", "algorithm.batch_size"],
+                "replay.buffer_size",
+                "algorithm.batch_size",
             )
         if replay.buffer_size < replay.learning_starts:
-            raise _impossible(
+            raise self._impossible(
                 f"{replay.buffer_size} is smaller than replay.learning_starts = {replay.learning_starts}, "
                 "so learning would never start",
-                ["replay.buffer_size", "replay.learning_starts"],
+                "replay.buffer_size",
+                "replay.learning_starts",
+            )
+        if replay.buffer_size // replay.nodes < (smallest := replay.shards * replay.fragment_length):
+            raise self._impossible(
+                f"fragments of {replay.fragment_length} steps in {replay.shards} shards need a replay.buffer_size of "
+                f"at least {smallest * replay.nodes}, which is {replay.buffer_size}; raise that, or lower the others",
+                "replay.fragment_length",
+                "replay.shards",
+                "replay.buffer_size",
             )
         if self.error_band < self.smallest_error_band:
-            raise _impossible(
+            raise self._impossible(
                 f"{replay.error_band:g} can never release a batch or an insert; it must be at least "
                 f"{self.smallest_error_band:g} = max(batch_size x prefetch x num_learners, "
                 "num_envs x fragment_length x samples_per_insert x num_actors)",
-                [
-                    "replay.error_band",
-                    "replay.fragment_length",
-                    "replay.samples_per_insert",
-                    "algorithm.batch_size",
-                    "learner.prefetch",
-                    "learner.num_learners",
-                    "actor.num_envs",
-                    "actor.num_actors",
-                ],
+                "replay.error_band",
+                "replay.fragment_length",
+                "replay.samples_per_insert",
+                "algorithm.batch_size",
+                "learner.prefetch",
+                "learner.num_learners",
+                "actor.num_envs",
+                "actor.num_actors",
             )
         return self
 
+    def _impossible(self, reason: str, *keys: str) -> PydanticCustomError:
+        """The first key is the one that the reason is about; another may have been the one that was set wrongly."""
+        values = {key: self.value_of(key) for key in keys}
+        return PydanticCustomError(IMPOSSIBLE, "{key}: {reason}", {"key": keys[0], "reason": reason, "values": values})
 
-def _impossible(reason: str, keys: list[str]) -> PydanticCustomError:
-    """The first key is the one that the reason is about; another may have been the one that was set wrongly."""
-    return PydanticCustomError(IMPOSSIBLE, "{key}: {reason}", {"key": keys[0], "reason": reason, "keys": keys})
+    def value_of(self, key: str) -> Any:
+        """The value of `section.key`.
+
+        Raises:
+            KeyError: there is no such setting.
+        """
+        value: Any = self
+        for part in key.split("."):
+            if isinstance(value, dict):
+                value = value[part]
+            elif isinstance(value, BaseModel) and part in type(value).model_fields:
+                value = getattr(value, part)
+            else:
+                raise KeyError(key)
+        return value

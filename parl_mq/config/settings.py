@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -96,6 +96,22 @@ def settings_of_override(text: str) -> list[Setting]:
     return [
         Setting(key, leaf, Origin("flag", f"--set {text}")) for key, leaf in _leaves(_parse_value(value.strip()), key)
     ]
+
+
+def refuse_contradictions(settings: Sequence[Setting]) -> None:
+    """Refuses flags that say different things about one key: which of them is meant, nobody can tell.
+
+    Raises:
+        UsageError: names both.
+    """
+    said: dict[Key, Setting] = {}
+    for setting in settings:
+        earlier = said.setdefault(setting.key, setting)
+        if earlier is not setting and earlier.value != setting.value:
+            raise UsageError(
+                f"{earlier.origin.place} and {setting.origin.place} say different things about "
+                f"{'.'.join(setting.key)}; leave one of them out"
+            )
 
 
 def key_of_variable(name: str) -> Key:

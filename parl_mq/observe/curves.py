@@ -43,7 +43,8 @@ class Evaluations:
     """Returns of the greedy policy; P evaluations in order of time.
 
     Attributes:
-        env_steps: [P], of all actors when it ended.
+        env_steps: [P], of all actors when it ended. The record's own count is that of the actors' last heartbeats, the
+            same for all evaluations between two of them; it is interpolated in time instead, where that is possible.
         wall_s: [P], since the command started.
         mean_return: [P].
         returns: P arrays, the returns of its episodes.
@@ -86,6 +87,7 @@ def read_curve(run_dir: Path) -> Curve:
         RecordError: the directory holds no metrics, or a line of them is damaged; the message names it.
     """
     explored: list[_Point] = []
+    stepped: list[_Point] = []
     judged: list[_Point] = []
     newest: Mapping[str, Any] = {}
     wall_s = 0.0
@@ -101,12 +103,16 @@ def read_curve(run_dir: Path) -> Curve:
                 _append(judged, _Point(steps, wall_s, mean, np.array(episodes, np.float64)))
             case {"kind": "figures", "time_s": float() | int() as wall_s}:
                 newest = row
+                if "env_steps_total" in row:
+                    _append(stepped, _Point(row["env_steps_total"], wall_s, 0.0))
                 if "train_return" in row and "env_steps_total" in row:
                     _append(explored, _Point(row["env_steps_total"], wall_s, row["train_return"]))
             case {"kind": "evaluation" | "figures"}:
                 raise RecordError(f"{place} is damaged: a row of kind {row['kind']} lacks a part")
     figures = {name: float(value) for name, value in newest.items() if isinstance(value, float | int)}
-    evaluations = Evaluations(*_columns(judged), tuple(point.returns for point in judged))
+    told, judged_at, means = _columns(judged)
+    judged_steps = _steps_at(judged_at, told, stepped)
+    evaluations = Evaluations(judged_steps, judged_at, means, tuple(point.returns for point in judged))
     return Curve(Exploration(*_columns(explored)), evaluations, figures, wall_s)
 
 
@@ -146,6 +152,15 @@ def _append(points: list[_Point], point: _Point) -> None:
 def _columns(points: list[_Point]) -> tuple[Floats, Floats, Floats]:
     table = np.array([point[:3] for point in points], np.float64).reshape(-1, 3)
     return table[:, 0], table[:, 1], table[:, 2]
+
+
+def _steps_at(wall_s: Floats, told: Floats, stepped: list[_Point]) -> Floats:
+    """Environment steps at the times `wall_s`, by straight lines between the rows of figures; else those `told`."""
+    if not stepped:
+        return told
+    counts, times, _ = _columns(stepped)
+    is_between = (wall_s >= times[0]) & (wall_s <= times[-1])
+    return np.maximum.accumulate(np.where(is_between, np.interp(wall_s, times, counts), told))
 
 
 EMPTY: Final = Curve(Exploration(*_columns([])), Evaluations(*_columns([]), ()), {}, 0.0)

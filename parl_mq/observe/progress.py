@@ -72,7 +72,7 @@ class LineView:
             return
         self._last_phase, self._next_line_at = progress.phase, now + LINE_EVERY_S
         figures = [f"{name} {value}" for name, value in headline(progress, self._config)]
-        waits = [f"{name} waits for {what}" for name, _, what in progress.nodes if what][:MAX_NODES_SHOWN]
+        waits = in_sentences({name: what for name, _, what in progress.nodes if what})[:MAX_NODES_SHOWN]
         self._console.print(f"{now:7.1f} s {progress.phase}: {' | '.join([*figures, *waits])}", markup=False)
 
 
@@ -127,6 +127,18 @@ def headline(progress: RunProgress, config: RunConfig) -> list[tuple[str, str]]:
         ("policy lag", _short(figures.get("policy_lag"))),
     ]
     return [(name, value) for name, value in pairs if value]
+
+
+def in_sentences(waiting: Mapping[str, str]) -> list[str]:
+    """Who waits for what, one sentence for all who wait for the same.
+
+    Args:
+        waiting: what each node that waits is waiting for.
+    """
+    names: dict[str, list[str]] = {}
+    for name, what in waiting.items():
+        names.setdefault(what, []).append(name)
+    return [f"{', '.join(who)} {'waits' if len(who) == 1 else 'wait'} for {what}" for what, who in names.items()]
 
 
 def _node_table(progress: RunProgress) -> Table:

@@ -11,20 +11,21 @@ from rich.table import Table
 from rich.text import Text
 
 
-def print_summary(summary: Mapping[str, Any], stream: TextIO) -> None:
+def print_summary(summary: Mapping[str, Any], stream: TextIO, *, reached_before: bool = False) -> None:
     """Writes the summary for people.
 
     Args:
         summary: as in summary.json; the table leaves out what it lacks or holds as None.
         stream: never stdout, which belongs to results.
+        reached_before: an earlier start of the run had reached the target.
     """
     console = Console(file=stream, highlight=False)
-    console.print(summary_table(summary))
+    console.print(summary_table(summary, reached_before=reached_before))
 
 
-def summary_table(summary: Mapping[str, Any]) -> Table:
+def summary_table(summary: Mapping[str, Any], *, reached_before: bool = False) -> Table:
     """Two columns, what and how much; at most 80 columns are needed."""
-    table = Table(box=box.ROUNDED, show_header=False, title=_verdict(summary), title_justify="left")
+    table = Table(box=box.ROUNDED, show_header=False, title=_verdict(summary, reached_before), title_justify="left")
     table.add_column(no_wrap=True, style="dim")
     table.add_column(overflow="fold")
     for name, value in _rows(summary):
@@ -32,7 +33,7 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     return table
 
 
-def _verdict(summary: Mapping[str, Any]) -> Text:
+def _verdict(summary: Mapping[str, Any], reached_before: bool) -> Text:
     target = summary.get("target_return")
     if (error := summary.get("error")) is not None:
         return Text(f"failed: {str(error).splitlines()[0]}", "bold red")
@@ -40,7 +41,10 @@ def _verdict(summary: Mapping[str, Any]) -> Text:
         return Text("done", "bold")
     if summary.get("reached"):
         took = summary.get("time_to_target_s")
-        return Text(f"reached {target:g}" + ("" if took is None else f" after {took:.1f} s"), "bold green")
+        had = "had reached" if reached_before else "reached"
+        when = "" if took is None else f" after {took:.1f} s"
+        resumed = ", in an earlier start" if reached_before else ""
+        return Text(f"{had} {target:g}{when}{resumed}", "bold green")
     return Text(f"did not reach {target:g}", "bold yellow")
 
 

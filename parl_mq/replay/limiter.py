@@ -101,16 +101,16 @@ class RatioLimiter:
         self.num_inserted = self.num_drawn = 0
 
     def waiting(self, num_live: int) -> str:
-        """Who waits for whom, in words, when somebody does."""
+        """What is waited for when somebody waits, such that "NODE waits for" may stand in front of it."""
         if not self._is_filled(num_live):
-            return f"replay {max(num_live, self._num_before)}/{self.min_live} rows"
+            return f"the actors to fill the replay: {max(num_live, self._num_before):,} of {self.min_live:,} rows"
         if self.num_drawn == 0:
-            return f"actors wait for the learner: {num_live} rows are here, and none was drawn yet"
-        counts = (
-            f"{self.num_drawn} rows drawn for {self.num_inserted} inserted, "
-            f"{abs(self._balance):.0f} {'behind' if self._balance > 0 else 'ahead of'} {self.samples_per_insert:g} each"
+            return f"the learner's first draw: {num_live:,} rows are here"
+        whom = "the learner to draw" if self._balance > 0 else "new rows from the actors"
+        return (
+            f"{whom}: {self.num_drawn:,} rows drawn for {self.num_inserted:,} inserted, {abs(self._balance):,.0f} "
+            f"{'behind' if self._balance > 0 else 'ahead of'} {self.samples_per_insert:g} each"
         )
-        return f"{'actors wait for the learner' if self._balance > 0 else 'learner waits for actors'}: {counts}"
 
     def _is_filled(self, num_live: int) -> bool:
         return max(num_live, self._num_before) >= self.min_live

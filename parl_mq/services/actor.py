@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Callable
 from typing import Any, Final
 
 import numpy.typing as npt
 
+from parl_mq.config.models import RunConfig
 from parl_mq.errors import EXIT_OK, EnvironmentFault, ParlError
 from parl_mq.fragments import FragmentBatch
 from parl_mq.learn.threads import prepare_training_thread
@@ -48,6 +50,11 @@ EPISODES_A_MESSAGE: Final = 10_000
 Build = Callable[[int], Collector]
 """Makes the environments for the n-th time, n from 0; each time they get other seeds."""
 
+BEATS_TO_THE_LIMIT: Final = 50
+"""A run with a limit of steps ends within this part of it; at the usual pace of heartbeats it may end far beyond."""
+CREDIT: Final = "the replay node to take more rows"
+"""What an actor waits for while the replay node has given no reason."""
+
 log = logging.getLogger("parl_mq")
 
 
@@ -70,10 +77,10 @@ async def serve(options: NodeOptions, stop: StopSignal) -> int:
             rollout = Rollout(work, build, FaultCount(options.name, config.actor.max_environment_faults))
             await rollout.begin()
             await offer_spec(link, rollout.collector.spec)
-            link.status.waits("an open table")
+            link.status.waits("the replay node to open its table")
             replays = await stop.wait_for(link.replay_endpoints())
             if replays is not None:
-                actor = Actor(link, work, stop, rollout)
+                actor = Actor(link, work, stop, rollout, steps_a_beat=steps_a_beat(config))
                 channel = network.connect(replays[welcome.index % len(replays)])
                 attach = attach_message(link, welcome, rollout.collector.spec)
                 weights = WeightsClient(network.connect(welcome.weights_endpoint))
@@ -155,24 +162,34 @@ class Rollout:
         return collected
 
 
+def steps_a_beat(config: RunConfig) -> float:
+    """Steps after which an actor tells its count at once, and does not wait until a heartbeat is due."""
+    limit = config.stop.max_steps
+    return math.inf if limit is None else limit / (BEATS_TO_THE_LIMIT * config.actor.num_actors)
+
+
 class Actor:
     """The work loop, and the books that it shares with the data link."""
 
-    def __init__(self, link: HubLink, work: WorkThread, stop: StopSignal, rollout: Rollout) -> None:
+    def __init__(
+        self, link: HubLink, work: WorkThread, stop: StopSignal, rollout: Rollout, *, steps_a_beat: float = math.inf
+    ) -> None:
         self._link = link
         self._work = work
         self._stop = stop
         self._rollout = rollout
+        self._steps_a_beat = steps_a_beat
+        self._told_steps = 0
         self._book = SenderBook()
         self._book_changed = asyncio.Event()
-        self._waiting_for = "the replay node"
+        self._waiting_for = CREDIT
         self._env_steps = 0
 
     async def run(self, replay: ReplayLink, weights: WeightsClient) -> None:
         """Collects until the stop, then sees its last rows acknowledged or gives them up."""
         async with asyncio.TaskGroup() as tasks:
             background = [tasks.create_task(replay.run()), tasks.create_task(weights.run())]
-            self._link.status.waits("the first weights")
+            self._link.status.waits("the learner's first weights")
             first = await self._stop.wait_for(weights.newer())
             if first is not None:
                 await self._act_with(first)
@@ -196,7 +213,7 @@ class Actor:
             case Credit():
                 self._book.acknowledge(message.last_sequence)
                 self._book.grant(message.credit_rows, message.credit_bytes)
-                self._waiting_for = message.waiting_for or "the replay node"
+                self._waiting_for = message.waiting_for or CREDIT
             case InsertRefused():
                 raise ParlError(f"the replay node refused rows of this actor: {message.reason}")
             case _:
@@ -251,7 +268,8 @@ class Actor:
         if collected.num_steps:
             self._link.status.works("stepping")
         self._count()
-        if is_first:
+        if is_first or self._env_steps - self._told_steps >= self._steps_a_beat:
+            self._told_steps = self._env_steps
             self._link.beat()
         for start in range(0, len(collected.returns), EPISODES_A_MESSAGE):
             part = slice(start, start + EPISODES_A_MESSAGE)
@@ -289,7 +307,7 @@ class Actor:
             pass
         deadline = time.monotonic() + FAREWELL_S
         while self._book.unacknowledged_rows and (left_s := deadline - time.monotonic()) > 0:
-            self._link.status.waits("the last acknowledgements")
+            self._link.status.waits("the replay node to acknowledge the last rows")
             self._book_changed.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._book_changed.wait(), left_s)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 
@@ -19,10 +19,9 @@ from parl_mq.rollout.environments import AnyEnv, AnyVectorEnv, make_single, make
 from parl_mq.rollout.seeds import environment_seeds
 from parl_mq.rollout.statistics import EpisodeStatistics
 from parl_mq.rollout.stepper import Stepper
+from parl_mq.services.findings import Finding
 from parl_mq.services.observations import are_equal, copied, described, mismatch, share_memory
 from parl_mq.spec import TableSpec, spec_of
-
-Verdict = Literal["ok", "note", "fault"]
 
 MAX_STEPS: Final = 2_000
 MAX_SECONDS: Final = 2.0
@@ -31,21 +30,6 @@ SAME_STEPS: Final = 100
 """Steps after which a seeded episode that repeats counts as repeatable."""
 NUM_ENVS: Final = 8
 """Environments of the vector that is tried."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What one part of the check found.
-
-    Attributes:
-        about: the part.
-        verdict: `note`: odd, but it works; `fault`: actors cannot use the environment.
-        what: for people.
-    """
-
-    about: str
-    verdict: Verdict
-    what: str
 
 
 @dataclass(frozen=True, slots=True)

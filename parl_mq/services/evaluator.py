@@ -63,7 +63,7 @@ class Judge:
         """Evaluates one version for each `every_updates` updates at most, until the stop."""
         due = config.every_updates
         while True:
-            self._link.status.waits(f"weights with {due} updates")
+            self._link.status.waits(f"weights with {due:,} updates")
             snapshot = await self._stop.wait_for(weights.newer(min_updates=due, keep=True))
             if snapshot is None or not await self._judge(snapshot):
                 return

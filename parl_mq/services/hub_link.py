@@ -41,6 +41,8 @@ JOIN_TIMEOUT_S: Final = 30.0
 """A hub that does not answer for this long is given up at the start."""
 MAX_TEXT: Final = 2000
 """Characters of a text in a message."""
+LONG_S: Final = 2.0
+"""From here on it is told how long a node has been waiting."""
 REPEAT_HELLO_S: Final = 2.0
 """A Hello without an answer is repeated after this time: the hub may have started later."""
 
@@ -53,26 +55,41 @@ class NodeStatus:
     Attributes:
         progress: grows whenever the work loop got something done.
         state: one word for the progress view.
-        waiting_for: what is waited for, in words, or None.
         counters: metric name -> value since the process started.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.progress = 0
         self.state = "starting"
-        self.waiting_for: str | None = None
         self.counters: dict[str, float] = {}
+        self._clock = clock
+        self._waits_for: Callable[[], str] | None = None
+        self._waits_since = 0.0
 
     def works(self, state: str) -> None:
         """The work loop got something done."""
         self.progress += 1
         self.state = state
-        self.waiting_for = None
+        self._waits_for = None
 
-    def waits(self, waiting_for: str) -> None:
-        """The work loop has nothing to do until something happens elsewhere."""
+    def waits(self, what: str | Callable[[], str]) -> None:
+        """The work loop has nothing to do until something happens elsewhere.
+
+        Args:
+            what: is waited for, such that "NODE waits for" may stand in front of it; a function where that may change.
+        """
+        if self._waits_for is None:
+            self._waits_since = self._clock()
         self.state = "waiting"
-        self.waiting_for = waiting_for
+        self._waits_for = (lambda: what) if isinstance(what, str) else what
+
+    @property
+    def waiting_for(self) -> str | None:
+        """What is waited for, in words, and for how long, where that is worth a word; None while something is done."""
+        if self._waits_for is None:
+            return None
+        duration_s = self._clock() - self._waits_since
+        return self._waits_for() + (f" (for {duration_s:.0f} s)" if duration_s >= LONG_S else "")
 
     def measured(self) -> dict[str, float]:
         """The counters that are finite, with the process's own memory and processor time."""

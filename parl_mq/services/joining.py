@@ -15,6 +15,7 @@ from parl_mq.errors import ConfigError
 from parl_mq.net.zmq_channel import Network
 from parl_mq.services.hub_link import HubLink
 from parl_mq.services.runtime import NodeOptions, StoppedEarly, StopSignal, first_cause
+from parl_mq.services.waiting import told_while_waiting
 from parl_mq.spec import TableSpec
 from parl_mq.wire.messages import MAIN_TABLE, PROTOCOL_VERSION, Attach, Role, SpecOffer, Welcome
 
@@ -37,7 +38,8 @@ async def joined(
     async with asyncio.TaskGroup() as tasks:
         beating = tasks.create_task(link.run())
         try:
-            welcome = await stop.wait_for(link.join())
+            async with told_while_waiting(f"the hub at {options.hub}"):
+                welcome = await stop.wait_for(link.join())
             if welcome is None:
                 raise StoppedEarly(f"{options.name} ends: {stop.reason}")
             yield link, welcome

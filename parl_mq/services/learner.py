@@ -55,7 +55,7 @@ async def serve(options: NodeOptions, directory: Path, stop: StopSignal) -> int:
     try:
         async with joined(network, options, "learner", stop) as (link, welcome):
             config = run_config(welcome, options)
-            link.status.waits("the environment's spec")
+            link.status.waits("word of what the rows of the environment hold")
             spec = await stop.wait_for(link.table_spec())
             if spec is not None:
                 await work(prepare_training_thread, config.node.threads or 1)
@@ -242,7 +242,7 @@ class LearnerNode:
         async with asyncio.TaskGroup() as tasks:
             background = [tasks.create_task(source.run())]
             source.publish(await self._work(self._learner.publish))
-            self._link.status.waits("an open table")
+            self._link.status.waits("the replay node to open its table")
             endpoints = await self._stop.wait_for(self._link.replay_endpoints())
             if endpoints is not None:
                 samples = SampleClient(
@@ -302,7 +302,7 @@ class LearnerNode:
             return []
         if batches := samples.ready_batches():
             return batches
-        self._link.status.waits(samples.waiting_for)
+        self._link.status.waits(lambda: samples.waiting_for)
         first = await self._stop.wait_for(samples.next_batch())
         return [] if first is None else [first, *samples.ready_batches()]
 

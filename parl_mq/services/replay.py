@@ -44,7 +44,7 @@ async def serve(options: NodeOptions, bind: str, stop: StopSignal) -> int:
     try:
         server = network.bind(bind)
         async with joined(network, options, "replay", stop, data_endpoint=server.endpoint) as (link, welcome):
-            link.status.waits("the environment's spec")
+            link.status.waits("word of what the rows of the environment hold")
             config = run_config(welcome, options)
             message = await stop.wait_for(link.table_to_open())
             if message is not None:

@@ -18,6 +18,8 @@ from parl_mq.services.files import write_atomically
 from parl_mq.services.run_memory import RunMemory
 
 MEMORY: Final = "hub.json"
+RUN_DIR: Final = "run_dir"
+"""Under this key errors are about the choice of the directory, which is no setting of the run."""
 
 
 class RunDirectory:
@@ -38,9 +40,9 @@ class RunDirectory:
         except FileExistsError as error:
             raise ConfigError(
                 f"run directory {path} exists already; name another one with --run-dir, or go on with it by --resume"
-            ) from error
+            ).about(RUN_DIR) from error
         except OSError as error:
-            raise ConfigError(f"run directory {path} cannot be made: {error.strerror}") from error
+            raise ConfigError(f"run directory {path} cannot be made: {error.strerror}").about(RUN_DIR) from error
         directory = cls(path)
         directory.logs.mkdir()
         directory.checkpoints.mkdir()
@@ -60,7 +62,9 @@ class RunDirectory:
         """
         directory = cls(path)
         if not directory.config.is_file():
-            raise ConfigError(f"{path} is no run directory, it holds no {CONFIG}; leave out --resume to start one")
+            raise ConfigError(
+                f"{path} is no run directory, it holds no {CONFIG}; leave out --resume to start one"
+            ).about(RUN_DIR)
         for folder in (directory.logs, directory.checkpoints):
             folder.mkdir(exist_ok=True)
         return directory

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import logging
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,9 @@ from parl_mq.wire.messages import (
 )
 
 Arrays = dict[str, npt.NDArray[Any]]
+
+ANSWER: Final = "an answer of the replay node"
+"""What a learner waits for while the replay node has given no reason."""
 
 log = logging.getLogger("parl_mq")
 
@@ -77,7 +80,7 @@ class SampleClient:
             prefetch: see above.
             row_map: for rows of a replay node on this host; None: they come over the socket.
         """
-        self.waiting_for = "the replay node"
+        self.waiting_for = ANSWER
         self.num_torn = 0
         self._channel = channel
         self._row_map = row_map
@@ -168,6 +171,7 @@ class SampleClient:
             case Attached():
                 return self._begin(message.ring_id)
             case SampleReply():
+                self.waiting_for = ANSWER  # the reason of an earlier wait is no longer true
                 return self._take(message, arrays)
             case SampleWaiting():
                 self.waiting_for = message.reason

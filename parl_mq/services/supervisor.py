@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shutil
 import signal
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,6 +31,7 @@ from parl_mq.net.zmq_channel import Network
 from parl_mq.services.hub_link import HubLink
 from parl_mq.services.run_directory import RunDirectory
 from parl_mq.services.runtime import StopSignal, first_cause
+from parl_mq.services.socket_folders import own_folder
 from parl_mq.services.tables import remove_rings
 from parl_mq.services.zygote import ForkedProcess, Zygote, module_path
 from parl_mq.spec import TableSpec
@@ -47,6 +46,8 @@ MAX_REASON: Final = 1500
 NODE_FAILURES: Final = (EXIT_USAGE, EXIT_UNAVAILABLE, EXIT_INTERNAL, EXIT_TEMPORARY, EXIT_NOT_ALLOWED, EXIT_CONFIG)
 PROGRESS_COMES_S: Final = 2.0
 """The hub tells of its progress four times a second."""
+LAST_WORDS_S: Final = 2.0
+"""What a hub said before it ended is on its way for a moment."""
 LOG_TAIL_LINES: Final = 12
 
 ProgressSink = Callable[[RunProgress], None]
@@ -87,23 +88,29 @@ class Child:
 
 @contextmanager
 def runtime_folder(node: NodeConfig) -> Iterator[Path]:
-    """A private folder for a run's sockets, which goes with the block.
+    """A private folder for a run's sockets, which goes with the block; those of dead runs go before.
 
     Raises:
         ConfigError: there can be none, or its path is too long for a socket.
     """
-    try:
-        folder = Path(tempfile.mkdtemp(prefix="parl-mq-", dir=node.runtime_directory))
-    except OSError as error:
-        place = (
-            f"node.runtime_directory = {node.runtime_directory}" if node.runtime_directory else "the temporary folder"
-        )
-        raise ConfigError(f"{place}: no folder for sockets can be made there: {error.strerror}") from error
-    try:
-        check_endpoint(_endpoint(folder, "replay-255"))  # the longest name
+    with contextlib.ExitStack() as stack:
+        try:
+            folder = stack.enter_context(own_folder(node.runtime_directory))
+        except OSError as error:
+            place = (
+                f"node.runtime_directory = {node.runtime_directory}"
+                if node.runtime_directory
+                else "the temporary folder"
+            )
+            raise ConfigError(f"{place}: no folder for sockets can be made there: {error.strerror or error}").about(
+                "node.runtime_directory"
+            ) from error
+        try:
+            check_endpoint(_endpoint(folder, "replay-255"))  # the longest name
+        except ConfigError as error:
+            error.about("node.runtime_directory")
+            raise
         yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 class Supervisor:
@@ -142,6 +149,7 @@ class Supervisor:
         self._failed: asyncio.Future[NodeFailed] = asyncio.get_running_loop().create_future()
         self._end_has_begun = asyncio.Event()
         self._is_stopping = asyncio.Event()
+        self._is_done = asyncio.Event()
         self._is_over = False
         self._lifeline, self._lifeline_writer = os.pipe()
 
@@ -191,6 +199,9 @@ class Supervisor:
             starting.cancel()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(hub.process.wait(), HUB_ENDS_S)
+            if hub.process.returncode == EXIT_OK:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._is_done.wait(), LAST_WORDS_S)
             for task in background:
                 task.cancel()
         self._judge(hub)
@@ -319,6 +330,8 @@ class Supervisor:
         if progress.phase in ("stopping", "done"):
             self._is_stopping.set()
         self._on_progress(progress)
+        if progress.phase == "done":
+            self._is_done.set()
 
     @property
     def _hub_endpoint(self) -> str:

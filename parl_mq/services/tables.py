@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from parl_mq.config.models import NodeConfig, RunConfig
-from parl_mq.errors import ConfigError
+from parl_mq.errors import ConfigError, MemoryRefused
 from parl_mq.replay.limiter import RatioLimiter
 from parl_mq.replay.memory import MemoryNeed, check_memory
 from parl_mq.replay.settings import TableSettings
@@ -60,10 +60,16 @@ def check_fits(config: RunConfig, spec: TableSpec) -> None:
     except ValueError as error:
         raise ConfigError(
             f"replay.buffer_size = {config.replay.buffer_size}: {error}; lower it, or raise replay.shards"
-        ) from error
+        ).about("replay.buffer_size", "replay.shards", "replay.fragment_length") from error
     num_nodes = config.replay.nodes
     need = MemoryNeed(num_nodes * one.num_rows, one.row_bytes, num_nodes * one.rows_bytes, num_nodes * one.tree_bytes)
-    check_memory(need, ring_root(config.node))
+    try:
+        check_memory(need, ring_root(config.node))
+    except MemoryRefused as error:
+        is_from_rows = need.num_rows < 2 * config.replay.buffer_size
+        shape = () if is_from_rows else ("replay.fragment_length", "replay.shards", "algorithm.n_step")
+        error.about("replay.buffer_size", *shape)
+        raise
 
 
 def ring_root(node: NodeConfig) -> Path:
@@ -74,7 +80,7 @@ def ring_root(node: NodeConfig) -> Path:
     """
     if node.ring_directory is not None:
         if not node.ring_directory.is_dir():
-            raise ConfigError(f"node.ring_directory: {node.ring_directory} is no folder")
+            raise ConfigError(f"node.ring_directory: {node.ring_directory} is no folder").about("node.ring_directory")
         return node.ring_directory
     root = _private_root()
     with contextlib.suppress(FileNotFoundError):

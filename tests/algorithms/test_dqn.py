@@ -340,3 +340,11 @@ def test_unknown_or_several_action_spaces_are_refused() -> None:
 
 def test_registry_loads_it() -> None:
     assert load_algorithm("dqn") is DQN
+
+
+@pytest.mark.parametrize("hidden_sizes", [(), (5,), (8, 6, 4)])
+@pytest.mark.parametrize("depth", [1, 3])
+def test_size_of_the_network_is_known_without_making_it(hidden_sizes: tuple[int, ...], depth: int) -> None:
+    spec = _spec(start=2).stacked(depth)
+    weights = _trainer(spec=spec, hidden_sizes=hidden_sizes).policy_weights()
+    assert DQNConfig(hidden_sizes=hidden_sizes).num_parameters(spec) == sum(part.numel() for part in weights.values())

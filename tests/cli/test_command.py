@@ -35,7 +35,8 @@ def test_version_and_help_go_to_stdout(tmp_path: Path) -> None:
     shown = _run(tmp_path, "--help")
     assert shown.returncode == EXIT_OK
     assert all(
-        f" {command} " in shown.stdout for command in ["train", "presets", "runs", "play", "env", "config", *ROLES]
+        f" {command} " in shown.stdout
+        for command in ["train", "presets", "runs", "play", "doctor", "env", "config", *ROLES]
     )
 
 
@@ -124,6 +125,27 @@ def test_node_of_another_section_is_refused(tmp_path: Path) -> None:
     assert "node.*" in ended.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "environ", "code", "told"),
+    [
+        (["actor", "--hub", "foo"], {}, EXIT_USAGE, "--hub: endpoint 'foo' must be"),
+        (["actor"], {"PARL_MQ_HUB": "foo"}, EXIT_CONFIG, "PARL_MQ_HUB: endpoint 'foo' must be"),
+        (["replay", "--hub", "ipc://h", "--bind", "tcp://x"], {}, EXIT_USAGE, "--bind: endpoint 'tcp://x' must be"),
+        (["replay", "--hub", "ipc://h", "--bind", "tcp://8.8.8.8:9"], {}, EXIT_USAGE, "--bind: cannot bind"),
+        (["hub", "--bind", "ipc://h", "--config", "cartpole-dqn", "--run-dir", "."], {}, EXIT_USAGE, "--run-dir .: "),
+        (["hub", "--bind", "ipc://h", "--config", "cartpole-dqn"], {"PARL_MQ_RUN_DIR": "."}, EXIT_CONFIG, "RUN_DIR: "),
+        (["actor", "--hub", "ipc://h", "--set", "node.threads=1", "--set", "node.threads=2"], {}, EXIT_USAGE, "differ"),
+    ],
+)
+def test_a_nodes_wrong_option_is_blamed_on_where_it_was_said(
+    tmp_path: Path, arguments: list[str], environ: dict[str, str], code: int, told: str
+) -> None:
+    ended = _run(tmp_path, *arguments, **environ)
+    assert ended.returncode == code
+    assert told in ended.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("closed", [(1,), (2,), (0, 1, 2)])
 def test_closed_standard_streams_lead_nowhere(tmp_path: Path, closed: tuple[int, ...]) -> None:
     """The run's sockets and processes must not take their numbers, and nothing may fail for want of a stream."""
@@ -141,6 +163,55 @@ def test_closed_standard_streams_lead_nowhere(tmp_path: Path, closed: tuple[int,
     )
     assert ended.returncode == EXIT_OK
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["env_steps"] >= 1000
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_reader_who_leaves_ends_no_run(tmp_path: Path, options: list[str]) -> None:
+    (tmp_path / "r").mkdir()
+    arguments = ["train", "cartpole-dqn", "--run-dir", "run", "--max-steps", "1000", "--set", "node.ring_directory=r"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "parl_mq", *arguments, *options],
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    ) as train:
+        assert train.stdout is not None
+        train.stdout.readline()
+        train.stdout.close()
+        assert train.wait(60) == EXIT_OK
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["env_steps"] >= 1000
+
+
+def test_results_that_nobody_reads_are_no_fault(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    ended = subprocess.run(
+        [sys.executable, "-m", "parl_mq", "presets"],
+        cwd=tmp_path,
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        timeout=60,
+        check=False,
+    )
+    os.close(writer)
+    assert (ended.returncode, ended.stderr) == (EXIT_OK, b"")
+
+
+def test_a_result_that_cannot_be_written_is_a_failure(tmp_path: Path) -> None:
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "parl_mq", "presets"], cwd=tmp_path, stdout=full, timeout=60, check=False
+        )
+    assert ended.returncode != EXIT_OK
+
+
+def test_progress_that_cannot_be_written_is_no_fault(tmp_path: Path) -> None:
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "parl_mq", "runs"], cwd=tmp_path, stderr=full, timeout=60, check=False
+        )
+    assert ended.returncode == EXIT_OK
 
 
 def test_console_script_is_this_command() -> None:

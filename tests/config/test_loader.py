@@ -14,7 +14,7 @@ from parl_mq.config.loader import (
 )
 from parl_mq.config.models import RunConfig
 from parl_mq.config.settings import OTHER_VARIABLES, Origin, Setting
-from parl_mq.errors import ConfigError, UsageError
+from parl_mq.errors import ConfigError, MemoryRefused, PeerTimeout, UsageError
 
 RUN = """\
 [environment]
@@ -271,6 +271,64 @@ def test_impossible_value_is_blamed_on_the_flag(override: str, key: str) -> None
     assert isinstance(error, UsageError)
     assert str(error).startswith(f"--set {override}: ")
     assert key in str(error)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "environ", "is_usage"),
+    [
+        (["replay.fragment_length=65_536"], {}, True),
+        ([], {"PARL_MQ_REPLAY__FRAGMENT_LENGTH": "65536"}, False),
+        (["replay.shards=256", "replay.fragment_length=64"], {}, True),
+        (["replay.buffer_size=1_000"], {"PARL_MQ_REPLAY__FRAGMENT_LENGTH": "1001"}, True),
+    ],
+)
+def test_fragments_that_the_table_cannot_hold_are_blamed_on_all_that_say_so(
+    overrides: list[str], environ: dict[str, str], is_usage: bool
+) -> None:
+    error = _fault("cartpole-dqn", *overrides, **environ)
+    assert isinstance(error, UsageError) == is_usage
+    for key in ("replay.fragment_length", "replay.shards", "replay.buffer_size"):
+        (line,) = [line for line in str(error).splitlines() if line.startswith(f"  {key} = ")]
+        assert line.endswith(f"({_load('cartpole-dqn').origins[tuple(key.split('.'))].place})") != any(
+            said.startswith((key, f"PARL_MQ_{key.upper().replace('.', '__')}")) for said in (*overrides, *environ)
+        )
+
+
+def test_settings_that_do_not_fit_are_told_with_their_values_and_places(run_file: Path) -> None:
+    lines = str(_fault(run_file, "algorithm.batch_size=65_536", PARL_MQ_REPLAY__LEARNING_STARTS="10")).splitlines()
+    assert lines[1:] == [
+        f"  replay.buffer_size = 20000 ({run_file}:8)",
+        "  algorithm.batch_size = 65536 (--set algorithm.batch_size=65_536)",
+    ]
+
+
+def test_an_error_about_settings_is_a_usage_error_if_a_flag_said_one_of_them(run_file: Path) -> None:
+    loaded = _load(run_file, "replay.alpha=0.5")
+    blamed = loaded.blamed(MemoryRefused("too much").about("replay.buffer_size", "replay.alpha", "replay.beta"))
+    assert isinstance(blamed, UsageError)
+    assert str(blamed).splitlines() == [
+        "--set replay.alpha=0.5: too much",
+        f"  replay.buffer_size = 20000 ({run_file}:8)",
+        "  replay.alpha = 0.5 (--set replay.alpha=0.5)",
+        "  replay.beta = 0.4 (default)",
+    ]
+
+
+def test_an_error_about_a_file_is_a_config_error(run_file: Path) -> None:
+    blamed = _load(run_file).blamed(MemoryRefused("too much").about("replay.buffer_size"))
+    assert not isinstance(blamed, UsageError)
+    assert str(blamed) == f"{run_file}:8: too much"
+
+
+def test_an_error_about_no_setting_stays_as_it_is(run_file: Path) -> None:
+    error = PeerTimeout("nobody")
+    assert _load(run_file).blamed(error) is error
+
+
+def test_an_error_about_a_section_is_blamed_on_what_was_said_in_it(run_file: Path) -> None:
+    loaded = _load(run_file, "environment.kwargs={sutton_barto_reward=true}")
+    blamed = loaded.blamed(ConfigError("odd").about("environment.kwargs"))
+    assert str(blamed) == "--set environment.kwargs={sutton_barto_reward=true}: odd"
 
 
 def test_impossible_value_in_a_file_names_file_and_line(run_file: Path) -> None:

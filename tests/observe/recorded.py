@@ -49,6 +49,7 @@ def record(path: Path, judged: Sequence[Judged] = RISING, *overrides: str, ends:
     config = load_config("cartpole-dqn", overrides=list(overrides), environ={})
     directory = RunDirectory.create(path, config)
     for steps, wall_s, returns in judged:
+        directory.append_metrics(figures(wall_s, env_steps_total=float(steps)))
         directory.append_metrics(evaluation((steps, wall_s, returns)))
         directory.append_metrics(figures(wall_s + 0.1, env_steps_total=steps + 10.0, train_return=returns[0] / 2))
     if ends:

@@ -24,6 +24,21 @@ def test_evaluations_are_those_that_were_written(tmp_path: Path) -> None:
     assert [returns.tolist() for returns in found.returns] == [returns for _, _, returns in RISING]
 
 
+def test_evaluations_between_two_heartbeats_lie_apart(tmp_path: Path) -> None:
+    directory = record(tmp_path / "run", [])
+    (directory.path / "metrics.jsonl").unlink()
+    rows = [
+        figures(1.0, env_steps_total=1_000.0),
+        evaluation((1_500, 1.6, [1.0])),
+        evaluation((1_500, 1.8, [2.0])),
+        figures(2.0, env_steps_total=2_000.0),
+        evaluation((2_500, 2.5, [3.0])),  # behind the last figures: as it was told
+    ]
+    for row in rows:
+        directory.append_metrics(row)
+    assert read_curve(directory.path).evaluations.env_steps.tolist() == pytest.approx([1_600, 1_800, 2_500])
+
+
 def test_exploration_leaves_out_figures_without_episodes(tmp_path: Path) -> None:
     directory = record(tmp_path / "run", ends=False)
     directory.append_metrics(figures(9.0, env_steps_total=5_000.0))

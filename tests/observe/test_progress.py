@@ -8,7 +8,7 @@ from rich.console import Console
 
 from parl_mq.config.loader import load_config
 from parl_mq.config.models import RunConfig
-from parl_mq.observe.progress import LINE_EVERY_S, LineView, LiveView, headline, progress_view, render
+from parl_mq.observe.progress import LINE_EVERY_S, LineView, LiveView, headline, in_sentences, progress_view, render
 from parl_mq.wire.messages import RunProgress
 
 FIGURES = {
@@ -115,6 +115,11 @@ def test_new_phase_is_told_at_once(config: RunConfig) -> None:
         view(_progress("training"))
 
     assert len(_lines(config, use)) == 2
+
+
+def test_nodes_that_wait_for_the_same_share_a_sentence() -> None:
+    waiting = {"actor-0": "the learner", "evaluator-0": "weights", "actor-1": "the learner"}
+    assert in_sentences(waiting) == ["actor-0, actor-1 wait for the learner", "evaluator-0 waits for weights"]
 
 
 def test_line_without_figures_is_the_waits_alone(config: RunConfig) -> None:

@@ -13,7 +13,7 @@ def test_nothing_is_drawn_before_enough_rows_are_in() -> None:
     assert not limiter.may_draw(10, 0)
     limiter.note_inserted(99)
     assert not limiter.may_draw(10, 99)
-    assert limiter.waiting(99) == "replay 99/100 rows"
+    assert limiter.waiting(99) == "the actors to fill the replay: 99 of 100 rows"
     limiter.note_inserted(1)
     assert limiter.may_draw(10, 100)
 
@@ -45,7 +45,7 @@ def test_draws_stop_at_the_band() -> None:
         assert limiter.may_draw(10, 1)
         limiter.note_drawn(10)
     assert not limiter.may_draw(10, 1)
-    assert limiter.waiting(1).startswith("learner waits for actors: 100 rows drawn for 0 inserted, 100 ahead of 2 each")
+    assert limiter.waiting(1) == "new rows from the actors: 100 rows drawn for 0 inserted, 100 ahead of 2 each"
     limiter.note_inserted(4)
     assert not limiter.may_draw(10, 5)
     limiter.note_inserted(1)
@@ -61,9 +61,7 @@ def test_credit_stops_at_half_the_band() -> None:
     assert limiter.rows_allowed() == 1
     limiter.note_inserted(1)
     assert limiter.credit_share(num_actors=5, largest_insert=1) == 0
-    assert limiter.waiting(10).startswith(
-        "actors wait for the learner: 10 rows drawn for 31 inserted, 52 behind 2 each"
-    )
+    assert limiter.waiting(10) == "the learner to draw: 10 rows drawn for 31 inserted, 52 behind 2 each"
     limiter.note_drawn(10)
     assert limiter.credit_share(num_actors=5, largest_insert=1) == 5
 
@@ -74,7 +72,7 @@ def test_before_the_first_draw_rows_flow_to_the_floor_and_half_a_band_more() -> 
     assert limiter.credit_share(1, 1) > 0
     limiter.note_inserted(1)
     assert limiter.credit_share(1, 1) == 0
-    assert limiter.waiting(76) == "actors wait for the learner: 76 rows are here, and none was drawn yet"
+    assert limiter.waiting(76) == "the learner's first draw: 76 rows are here"
 
 
 def test_a_share_is_never_less_than_one_largest_insert() -> None:

@@ -1,6 +1,7 @@
 """An actor's work loop: scripted environments, a real replay desk and weights store, the in-memory channel."""
 
 import asyncio
+import math
 from collections import deque
 from contextlib import asynccontextmanager
 
@@ -12,7 +13,7 @@ from parl_mq.net.memory_channel import MemoryNetwork
 from parl_mq.replay.table import Table
 from parl_mq.rollout.collector import Collected
 from parl_mq.services import actor as actor_module
-from parl_mq.services.actor import Actor, Rollout
+from parl_mq.services.actor import BEATS_TO_THE_LIMIT, Actor, Rollout, steps_a_beat
 from parl_mq.services.faults import FaultCount
 from parl_mq.services.hub_link import NodeStatus
 from parl_mq.services.replay_desk import ReplayDesk
@@ -87,12 +88,13 @@ class FakeLink:
     def __init__(self):
         self.status = NodeStatus()
         self.sent = []
+        self.told_steps = []
 
     def send(self, message):
         self.sent.append(message)
 
     def beat(self):
-        pass
+        self.told_steps.append(self.status.counters["env_steps_total"])
 
 
 class FakeWeights:
@@ -152,7 +154,7 @@ class Replay:
 class Scene:
     """An actor at work."""
 
-    def __init__(self, monkeypatch, collectors, max_faults=3):
+    def __init__(self, monkeypatch, collectors, max_faults=3, steps_a_beat=math.inf):
         self.network = MemoryNetwork()
         self.replay = Replay(self.network)
         self.channel = self.network.connect("replay")
@@ -162,7 +164,7 @@ class Scene:
         self.work = WorkThread("environments")
         self.collectors = collectors
         self.rollout = Rollout(self.work, self._build, FaultCount("actor-0", max_faults))
-        self.actor = Actor(self.link, self.work, self.stop, self.rollout)
+        self.actor = Actor(self.link, self.work, self.stop, self.rollout, steps_a_beat=steps_a_beat)
 
     async def begin(self):
         await self.rollout.begin()
@@ -199,13 +201,32 @@ def no_waits(monkeypatch):
 
 
 async def blocked(scene):
-    await until(lambda: scene.link.status.waiting_for and "wait for the learner" in scene.link.status.waiting_for)
+    await until(
+        lambda: (scene.link.status.waiting_for or "").startswith(("the learner to draw", "the learner's first draw"))
+    )
+
+
+@pytest.mark.parametrize(("steps_a_beat", "every"), [(math.inf, None), (1.0, ROWS), (2.5 * ROWS, 3 * ROWS)])
+async def test_steps_towards_a_limit_are_told_without_waiting_for_a_heartbeat(monkeypatch, steps_a_beat, every):
+    async with acting(monkeypatch, steps_a_beat=steps_a_beat) as (scene, _):
+        scene.weights.give(1, 0)
+        await blocked(scene)
+        steps = scene.counter("env_steps")
+        further = [] if every is None else range(ROWS + every, steps + 1, every)
+        assert scene.link.told_steps == [ROWS, *further]
+        assert steps > 4 * ROWS
+
+
+def test_actors_share_the_steps_between_two_tellings():
+    assert steps_a_beat(small_config()) == math.inf
+    config = small_config("stop.max_steps=50_000", "actor.num_actors=4")
+    assert 4 * steps_a_beat(config) == 50_000 / BEATS_TO_THE_LIMIT
 
 
 async def test_nothing_is_stepped_before_there_are_weights(monkeypatch):
     collector = FakeCollector()
     async with acting(monkeypatch, collector) as (scene, task):
-        await until(lambda: scene.link.status.waiting_for == "the first weights")
+        await until(lambda: scene.link.status.waiting_for == "the learner's first weights")
         scene.stop.set("enough")
         await soon(task)
     assert collector.num_collected == 0

@@ -2,12 +2,13 @@
 
 import asyncio
 from contextlib import asynccontextmanager
+from itertools import islice
 
 import pytest
 
 from parl_mq.errors import EXIT_CONFIG, EXIT_OK, ConfigError, Refused, exit_code_of
 from parl_mq.net.memory_channel import MemoryNetwork
-from parl_mq.services import hub_link
+from parl_mq.services import hub_link, waiting
 from parl_mq.services.hub_state import HubState
 from parl_mq.services.joining import joined, offer_spec, run_config
 from parl_mq.services.run_memory import RunMemory
@@ -104,6 +105,28 @@ async def test_the_stop_ends_the_wait_for_a_hub_that_is_not_there():
     cause = first_cause(raised.value)
     assert isinstance(cause, StoppedEarly)
     assert exit_code_of(cause) == EXIT_OK
+
+
+async def test_a_node_says_at_a_falling_rate_that_it_waits_for_the_hub(monkeypatch, caplog):
+    moments_s = [0.01, 2.0, 100.0]
+    monkeypatch.setattr(waiting, "moments", lambda: iter(moments_s))
+    caplog.set_level("INFO", "parl_mq")
+    stop, network = StopSignal(), MemoryNetwork()
+
+    async def join():
+        async with joined(network, OPTIONS, "actor", stop):
+            pass
+
+    joining = asyncio.create_task(join())
+    await until(lambda: len(caplog.messages) == 2)
+    stop.set("the test is over")
+    with pytest.raises(BaseExceptionGroup):
+        await soon(joining)
+    assert caplog.messages[:2] == ["waiting for the hub at hub", "waiting for the hub at hub (2 s)"]
+
+
+def test_lines_come_at_once_and_then_each_after_twice_the_time():
+    assert list(islice(waiting.moments(), 5)) == [0.5, 3.0, 6.0, 12.0, 24.0]
 
 
 async def test_a_refused_node_ends_with_the_hubs_reason_and_code():

@@ -61,7 +61,7 @@ async def scene():
 async def test_rows_that_an_actor_sends_reach_a_learner_that_waits(scene):
     learner, actor = await scene.client("learner"), await scene.client("actor")
     await learner.send(encode(SampleRequest(request_id=5, table="main", batch_size=8)))
-    await until(lambda: scene.status.waiting_for == "replay 0/10 rows")
+    await until(lambda: scene.status.waiting_for == "the actors to fill the replay: 0 of 10 rows")
     await scene.insert(actor, 0, 1, 2)
     assert (await scene.hear(learner, SampleReply)).request_id == 5
     await until(lambda: scene.status.counters["drawn_rows_total"] == 8)
@@ -83,7 +83,7 @@ async def test_a_learner_that_went_away_is_forgotten_and_nothing_is_drawn_for_it
     learner, actor = await scene.client("learner"), await scene.client("actor")
     for number in range(3):
         await learner.send(encode(SampleRequest(request_id=number, table="main", batch_size=8)))
-    await until(lambda: scene.status.waiting_for == "replay 0/10 rows")
+    await until(lambda: scene.status.waiting_for == "the actors to fill the replay: 0 of 10 rows")
     learner.cut()
     await scene.insert(actor, 0, 1, 2)
     await until(lambda: scene.status.counters["drawn_rows_total"])

@@ -212,7 +212,7 @@ def test_credit_is_what_is_stored_and_a_share_until_enough_rows_are_there(desk):
 def test_an_actor_without_credit_hears_why_and_gets_more_when_rows_are_drawn(desk):
     desk.fill(24)
     [credit] = answers(desk.insert(4, sequence=desk.sequence - 1), Credit)
-    assert "actors wait for the learner" in credit.waiting_for
+    assert credit.waiting_for.startswith("the learner")
     told = [message for number in range(4) for message in answers(desk.ask(number), Credit)]
     assert told[-1].credit_rows > credit.credit_rows
     assert told[-1].waiting_for is None
@@ -282,8 +282,8 @@ def test_rows_and_draws_end_up_in_the_ratio_that_was_set(desk):
 def test_whoever_waits_hears_why_at_most_once_a_second(desk):
     reasons = {now: answers(desk.ask(index, now=now), SampleWaiting) for index, now in enumerate((5.0, 5.5, 6.0))}
     assert [len(told) for told in reasons.values()] == [1, 0, 1]
-    assert reasons[5.0][0].reason == "replay 0/10 rows"
-    assert desk.desk.waiting_for == "replay 0/10 rows"
+    assert reasons[5.0][0].reason == "the actors to fill the replay: 0 of 10 rows"
+    assert desk.desk.waiting_for == "the actors to fill the replay: 0 of 10 rows"
 
 
 def test_a_batch_that_can_never_be_due_is_refused(desk):

@@ -11,7 +11,7 @@ from parl_mq.net.memory_channel import MemoryNetwork
 from parl_mq.replay.table import Table
 from parl_mq.services.row_map import RowMap
 from parl_mq.services.runtime import first_cause
-from parl_mq.services.sample_client import SampleClient
+from parl_mq.services.sample_client import ANSWER, SampleClient
 from parl_mq.services.tables import make_ring_directory, table_settings
 from parl_mq.wire.codec import Decoder, encode
 from parl_mq.wire.messages import (
@@ -235,8 +235,18 @@ async def test_it_attaches_again_when_it_is_asked_to():
 async def test_it_knows_what_is_waited_for():
     async with linked() as (client, replay, _):
         await begin(replay)
-        replay.say(SampleWaiting(reason="replay 3/1000 rows"))
-        await until(lambda: client.waiting_for == "replay 3/1000 rows")
+        replay.say(SampleWaiting(reason="new rows"))
+        await until(lambda: client.waiting_for == "new rows")
+
+
+async def test_a_batch_ends_what_was_waited_for():
+    async with linked() as (client, replay, _):
+        request = await begin(replay)
+        replay.say(SampleWaiting(reason="new rows"))
+        await until(lambda: client.waiting_for == "new rows")
+        replay.answer(request, 1)
+        await client.next_batch()
+        assert client.waiting_for == ANSWER
 
 
 @pytest.mark.parametrize(

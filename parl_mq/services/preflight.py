@@ -1,0 +1,106 @@
+"""What can be refused of a run before any of its processes is started."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from parl_mq.config.models import RunConfig
+from parl_mq.errors import ConfigError, EnvironmentFault, MemoryRefused
+from parl_mq.replay.memory import available_memory, cgroup_headroom
+from parl_mq.rollout.building import table_spec
+from parl_mq.services.devices import Devices
+from parl_mq.services.tables import check_fits
+from parl_mq.spec import TableSpec
+
+LEARNER_COPIES: Final = 5
+"""Weights, target, gradient and the two moments of Adam."""
+HUB_COPIES: Final = 2
+"""The newest version, and the one on its way."""
+ACTING_COPIES: Final = 2
+"""An actor or evaluator takes a version in while it still acts with the one before."""
+PARAMETER_BYTES: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkNeed:
+    """Memory of this machine that a run's networks take at least.
+
+    Attributes:
+        num_parameters: of one network.
+        num_copies: in all processes together.
+    """
+
+    num_parameters: int
+    num_copies: int
+
+    @property
+    def num_bytes(self) -> int:
+        """The sum."""
+        return self.num_parameters * PARAMETER_BYTES * self.num_copies
+
+    def __str__(self) -> str:
+        one = self.num_parameters * PARAMETER_BYTES
+        return f"{self.num_parameters:,} parameters = {_gib(one)}, x {self.num_copies} copies = {_gib(self.num_bytes)}"
+
+
+def check_run(config: RunConfig) -> TableSpec:
+    """The run's table, if everything that it needs on this machine seems to be there.
+
+    Raises:
+        EnvironmentFault: the environment cannot be made.
+        ConfigError: the algorithm cannot learn in it, or the device is not there, or no table can be so large.
+        MemoryRefused: the replay or the networks would not fit.
+    """
+    kwargs = ("environment.kwargs",) if config.environment.kwargs else ()
+    try:
+        spec = table_spec(config)
+    except EnvironmentFault as error:
+        error.about("environment.id", *kwargs)
+        raise
+    try:
+        config.algorithm.check_spaces(spec)
+    except ConfigError as error:
+        error.about("algorithm.name", "environment.id", *kwargs)
+        raise
+    devices = Devices.here()
+    devices.check(config.node.device)
+    check_fits(config, spec)
+    check_networks(config, spec, learns_on_gpu=config.node.device != "cpu" and devices.has_gpu)
+    return spec
+
+
+def check_networks(
+    config: RunConfig, spec: TableSpec, *, learns_on_gpu: bool, proc: Path = Path("/proc"), cgroups: Path | None = None
+) -> None:
+    """Refuses networks that cannot fit in this machine's memory; one whose size is not known is let through.
+
+    Args:
+        config: of the run.
+        spec: of the run's table.
+        learns_on_gpu: the learner's copies take no memory of the machine.
+        proc: where /proc is mounted.
+        cgroups: where the cgroup hierarchy is mounted; None: where it usually is.
+
+    Raises:
+        MemoryRefused: the sum, and what there is.
+    """
+    num_parameters = config.algorithm.num_parameters(spec.stacked(config.environment.frame_stack))
+    if num_parameters is None:
+        return
+    on_host = 0 if learns_on_gpu else LEARNER_COPIES * config.learner.num_learners
+    acting = ACTING_COPIES * (config.actor.num_actors + 1)
+    need = NetworkNeed(num_parameters, on_host + HUB_COPIES + acting)
+    limits = [available_memory(proc), cgroup_headroom(proc, cgroups) if cgroups else cgroup_headroom(proc)]
+    there_is = min((limit for limit in limits if limit is not None), default=None)
+    if there_is is not None and need.num_bytes > there_is:
+        sizes = ("algorithm.hidden_sizes",) if "hidden_sizes" in type(config.algorithm).model_fields else ()
+        raise MemoryRefused(
+            f"the networks need {need}, which is more than the memory available, {_gib(there_is)}; make them smaller, "
+            "or start fewer actors"
+        ).about(*sizes or ("algorithm.name",), "actor.num_actors")
+
+
+def _gib(num_bytes: int) -> str:
+    return f"{num_bytes / 2**30:,.2f} GiB"
