@@ -18,15 +18,18 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from parl_mq.bench.peers import open_peers, versions
 from parl_mq.bench.replay_users import FRAGMENT_LENGTH
 from parl_mq.bench.report import BenchReport, Params, Result, describe_machine
 from parl_mq.bench.service_node import TICK_S, NodeTask
+from parl_mq.bench.service_peers import PEERS, MeasurePeer
 from parl_mq.bench.tables import OWN
 from parl_mq.bench.workloads import ATARI, HALF_CHEETAH, Workload
 from parl_mq.errors import EXIT_INTERNAL, NodeFailed
 from parl_mq.services.tables import SHARED_MEMORY
 
 BATCH: Final = 256
+PREFETCH: Final = 8
 RATIO: Final = 8
 """Rows drawn for each inserted one, where both happen: the default of replay.samples_per_insert."""
 NO_RATIO: Final = 1e12
@@ -74,13 +77,14 @@ class Scene:
         """What the measure depends on, without what the measure says."""
         shown: dict[str, int | float | str] = {"rows": self.workload.name, "over": self.transport}
         if self.learners:
-            shown |= {"path": self.path, "batch": BATCH}
+            shown |= {"path": self.path, "batch": BATCH, "prefetch": PREFETCH}
         return shown
 
     def overrides(self) -> tuple[str, ...]:
         """Settings of the run, as after --set."""
         return (
             f"algorithm.batch_size={BATCH}",
+            f"learner.prefetch={PREFETCH}",
             f"learner.mapped={'on' if self.path == 'mapped' else 'off'}",
             f"replay.samples_per_insert={self.ratio or 1}",
             *(() if self.ratio else (f"replay.error_band={NO_RATIO}",)),
@@ -96,26 +100,35 @@ def scenes(vectors: Workload, frames: Workload, *, quick: bool) -> list[Scene]:
     for workload in (vectors, frames):
         for transport in ("ipc",) if quick else ("ipc", "tcp"):
             for path in ("mapped", "socket"):
-                common = {"workload": workload, "transport": transport, "path": path}
-                chosen.append(Scene("sample", learners=1, **common))
-                chosen.append(Scene("sample beside inserts", learners=1, inserting=True, ratio=RATIO, **common))
+                alone = Scene("sample", workload, transport, learners=1, path=path)
+                chosen += [alone, replace(alone, measure="sample beside inserts", inserting=True, ratio=RATIO)]
                 if not quick:
-                    chosen.append(Scene("sample by two", learners=2, **common))
+                    chosen.append(replace(alone, measure="sample by two", learners=2))
             chosen.append(Scene("insert", workload, transport, inserting=True))
     return chosen
 
 
-def run(*, quick: bool = False, tell: Callable[[str], object] = lambda _: None, scale: float = 1.0) -> BenchReport:
+def run(
+    against: Sequence[str] = (),
+    *,
+    quick: bool = False,
+    tell: Callable[[str], object] = lambda _: None,
+    scale: float = 1.0,
+) -> BenchReport:
     """Items a second that clients draw and insert, over rounds of a second.
 
     Args:
+        against: peers to measure beside: "ray".
         quick: small tables, ipc alone, short rounds.
         tell: hears what is being done.
         scale: of the number of rows.
 
     Raises:
+        UsageError: a peer is unknown.
+        ConfigError: a peer is not installed.
         NodeFailed: a process ended by itself.
     """
+    peers = open_peers(against, PEERS)
     vectors = replace(HALF_CHEETAH, num_rows=int((QUICK_ROWS if quick else HALF_CHEETAH.num_rows) * scale))
     frames = replace(ATARI, num_rows=int((QUICK_FRAMES if quick else ATARI.num_rows) * scale))
     rounds = Rounds(3, 0.3) if quick else Rounds(7, 1.0)
@@ -123,7 +136,37 @@ def run(*, quick: bool = False, tell: Callable[[str], object] = lambda _: None, 
     for scene in scenes(vectors, frames, quick=quick):
         tell(f"{scene.workload.name}: {scene.measure}, {scene.path}, {scene.transport}")
         results += measure(scene, rounds)
-    return BenchReport("service", describe_machine(), tuple(results))
+        if scene.transport == "ipc" and scene.path == "socket" and scene.learners < 2:
+            for name, measure_peer in peers.items():
+                tell(f"{scene.workload.name}: {scene.measure}, {name}")
+                results += _beside(scene, name, measure_peer, rounds)
+    return BenchReport("service", {**describe_machine(), **versions(against, PEERS)}, tuple(results))
+
+
+def _beside(scene: Scene, name: str, measure_peer: MeasurePeer, rounds: Rounds) -> Iterator[Result]:
+    """The same with a peer, which has its own way of moving rows."""
+    seconds = WARM_S + rounds.num_rounds * rounds.seconds + 2 * TICK_S
+    done = measure_peer(
+        scene.workload,
+        learners=scene.learners,
+        insert_steps=INSERT_STEPS[scene.workload.name] if scene.inserting else 0,
+        batch_size=BATCH,
+        prefetch=PREFETCH,
+        ratio=scene.ratio,
+        seconds=seconds,
+    )
+    start = WARM_S + max(ticks[0][0] for each in done for ticks in each)
+    cuts = [start + index * rounds.seconds for index in range(rounds.num_rounds + 1)]
+    params = {**scene.params(), "over": name, "path": "its own"}
+    for each, (measure_name, unit) in zip(done, _measures(scene), strict=True):
+        if each:
+            rates = np.sum([np.diff(np.interp(cuts, *np.array(ticks).T)) for ticks in each], axis=0) / rounds.seconds
+            yield _result(measure_name, unit, params, rates, name)
+
+
+def _measures(scene: Scene) -> tuple[tuple[str, str], tuple[str, str]]:
+    """Names and units of what learners do, and of what an inserting client does."""
+    return (scene.measure, "items/s"), ("insert beside sampling" if scene.learners else scene.measure, "rows/s")
 
 
 def measure(scene: Scene, rounds: Rounds) -> Iterator[Result]:
@@ -151,11 +194,10 @@ def measure(scene: Scene, rounds: Rounds) -> Iterator[Result]:
         time.sleep(start + rounds.num_rounds * rounds.seconds - time.monotonic() + 2 * TICK_S)
         cuts = [start + index * rounds.seconds for index in range(rounds.num_rounds + 1)]
         ticks = {process: process.end() for process in (*clients, replay)}
-    for role, unit in (("sample", "items/s"), ("insert", "rows/s")):
+    for role, (name, unit) in zip(("sample", "insert"), _measures(scene), strict=True):
         taking_part = [ticks[client] for client in clients if client.role == role]
         if taking_part:
             rates = np.sum([np.diff(one.counts_at(cuts)) for one in taking_part], axis=0) / rounds.seconds
-            name = scene.measure if role == "sample" or not scene.learners else "insert beside sampling"
             yield _result(name, unit, scene.params(), rates)
     for process, seen in ticks.items():
         shares = np.diff(seen.cpu_at(cuts)) / rounds.seconds
@@ -245,8 +287,9 @@ class Ticks:
         return np.interp(times, self.rows[:, 0], self.rows[:, 2])
 
 
-def _result(measure: str, unit: str, params: Params, values: npt.NDArray[np.float64]) -> Result:
-    return Result(measure, OWN, unit, dict(params), statistics.median(values), float(values.min()), float(values.max()))
+def _result(measure: str, unit: str, params: Params, values: npt.NDArray[np.float64], system: str = OWN) -> Result:
+    median, least, most = statistics.median(values), float(values.min()), float(values.max())
+    return Result(measure, system, unit, dict(params), median, least, most)
 
 
 def _shared_memory() -> Path | None:
