@@ -108,12 +108,12 @@ class ReplayNode:
         while True:
             for peer, frames in await self._server.receive_many():
                 self._take(peer, frames)
-            self._send_what_is_due()
+            await self._send_what_is_due()
             self._status.works("serving")
 
     async def _tick(self) -> None:
         while True:
-            self._send_what_is_due()
+            await self._send_what_is_due()
             self._note()
             await asyncio.sleep(TICK_S)  # the period itself
 
@@ -124,7 +124,14 @@ class ReplayNode:
         except WireError as error:
             self._complaints.note(peer, error)
 
-    def _send_what_is_due(self) -> None:
+    async def _send_what_is_due(self) -> None:
+        """Large batches leave one by one, and others get their turn in between."""
+        self._send_some()
+        while self._desk.has_more:
+            await asyncio.sleep(0)
+            self._send_some()
+
+    def _send_some(self) -> None:
         for peer in self._backlog.send(self._desk.due(time.monotonic())):
             self._desk.forget(peer)
 

@@ -48,6 +48,9 @@ MAX_HELD: Final = 64
 REPLY_BYTES: Final = 512 * 1024
 """Batches that are due together share replies of this size: larger ones would make their first rows wait for the last.
 """
+DRAW_BYTES: Final = 4 * 1024 * 1024
+"""Of rows that one call of `due` copies, but for the last batch: some two milliseconds, in which the loop stands still.
+"""
 MAX_LAYOUTS: Final = 256
 """Layouts of replies that are remembered, should a learner ask for ever other batch sizes."""
 MAX_ASKED: Final = 10_000
@@ -92,10 +95,12 @@ class ReplayDesk:
 
     Attributes:
         num_refused: messages that were refused.
+        has_more: the last `due` left batches that are due; call it again soon.
     """
 
     def __init__(self, table: Table, limiter: RatioLimiter, spec: TableSpec, config: RunConfig, run_id: str) -> None:
         self.num_refused = 0
+        self.has_more = False
         self._table = table
         self._limiter = limiter
         self._spec = spec
@@ -113,7 +118,7 @@ class ReplayDesk:
     @property
     def waiting_for(self) -> str | None:
         """Who waits for whom, in words; None while everything flows."""
-        if self._held:
+        if self._held and not self.has_more:
             return self._limiter.waiting(self._table.num_live)
         return None
 
@@ -161,18 +166,10 @@ class ReplayDesk:
 
     def due(self, now: float) -> list[Reply]:
         """All that must be sent now: answers, batches that are due, acknowledgements and credit."""
-        while self._held and (num_batches := self._num_due(self._held[0])):
-            held = self._held[0]
-            held.num_left -= num_batches
-            if not held.num_left:
-                self._held.popleft()
-            self._replies.append(self._draw(held, num_batches, now))
-        for held in self._held:
-            if held.since is None:
-                held.since = now
+        self._draw_what_is_due(now)
         for sender in self._senders.values():
             self._grant(sender)
-        if self._held and now >= self._next_waiting_at:
+        if self._held and not self.has_more and now >= self._next_waiting_at:
             self._next_waiting_at = now + WAITING_EVERY_S
             reason = self._limiter.waiting(self._table.num_live)
             for peer in {held.peer for held in self._held}:
@@ -295,6 +292,23 @@ class ReplayDesk:
         except (WireError, ValueError) as error:
             self.num_refused += 1
             self._reply(peer, UpdateRefused(reason=str(error)))
+
+    def _draw_what_is_due(self, now: float) -> None:
+        num_bytes = 0
+        self.has_more = False
+        while self._held and (num_batches := self._num_due(self._held[0])):
+            if num_bytes >= DRAW_BYTES:
+                self.has_more = True
+                return
+            held = self._held[0]
+            held.num_left -= num_batches
+            if not held.num_left:
+                self._held.popleft()
+            self._replies.append(self._draw(held, num_batches, now))
+            num_bytes += self._layout(held.request, num_batches).num_bytes
+        for held in self._held:
+            if held.since is None:
+                held.since = now
 
     def _num_due(self, held: _Held) -> int:
         """Batches of a request that may be drawn now and go in one reply."""

@@ -332,6 +332,26 @@ def test_replies_stay_small_whatever_is_due(monkeypatch, desk):
     assert [reply.num_batches for reply in answers(desk.say(LEARNER, request), SampleReply)] == [2, 1]
 
 
+def test_one_call_copies_no_more_than_it_may_and_says_that_more_is_due(monkeypatch, desk):
+    monkeypatch.setattr(replay_desk, "REPLY_BYTES", 1)
+    monkeypatch.setattr(replay_desk, "DRAW_BYTES", SlabLayout(desk.table.draw_columns(8)).num_bytes + 1)
+    desk.fill(12)
+    desk.desk.handle(LEARNER, SampleRequest(request_id=5, table="main", batch_size=8, num_batches=3), {})
+    assert [(len(answers(desk.due(now), SampleReply)), desk.desk.has_more) for now in (1.0, 2.0)] == [
+        (2, True),
+        (1, False),
+    ]
+
+
+def test_what_waits_for_its_turn_alone_does_not_count_as_held_by_the_limiter(monkeypatch, desk):
+    monkeypatch.setattr(replay_desk, "REPLY_BYTES", 1)
+    monkeypatch.setattr(replay_desk, "DRAW_BYTES", 1)
+    desk.fill(12)
+    desk.desk.handle(LEARNER, SampleRequest(request_id=5, table="main", batch_size=8, num_batches=2), {})
+    held = [reply.held_s for now in (1.0, 2.0) for reply in answers(desk.due(now), SampleReply)]
+    assert held == [0.0, 0.0]
+
+
 def test_requests_of_a_learner_that_is_gone_are_not_drawn(desk):
     desk.ask(0)
     desk.desk.forget(LEARNER)
