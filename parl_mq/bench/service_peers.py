@@ -139,7 +139,7 @@ def measure_ray(
     seconds: float,
 ) -> tuple[list[Ticks], list[Ticks]]:
     """What learners and, with `insert_steps`, an inserting client did side by side."""
-    os.environ["RAY_worker_niceness"] = "0"  # it would put its workers behind everybody else's processes
+    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - its name; else its workers come after all other processes
     ray = _ray()
     ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR, num_cpus=4)
     try:
