@@ -430,6 +430,12 @@ inline void scale(int64_t n, const double* uniforms, double total, double* targe
     for (int64_t i = 0; i < n; ++i) targets[i] = smaller(uniforms[i] * total, just_below(total));
 }
 
+// The share of each value in the total, times `chance`.
+inline void divide(int64_t n, double total, double chance, double* values) {
+    const PlainArithmetic plain;
+    for (int64_t i = 0; i < n; ++i) values[i] = values[i] / total * chance;
+}
+
 // Finds the slot of each target and puts its value in the target's place. The sums are fresh, the targets in [0, root).
 inline void find_slots(const Tree& tree, int64_t n, int64_t* slots, double* targets) {
     const PlainArithmetic plain;

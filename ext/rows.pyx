@@ -11,76 +11,17 @@ from cpython.buffer cimport (
     PyBuffer_Release,
     PyObject_GetBuffer,
 )
+from cpython.object cimport PyObject
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
-from parl_mq.replay.refusals import FragmentsRefused, KeysRefused
-from parl_mq.replay.values import checked
+from parl_mq.replay.refusals import FragmentsRefused
 
 
-cdef extern from * nogil:
-    """
-    #include <cstdint>
-    #include <cstring>
-
-    // One row's header; parl_mq.replay.layout.HEADER_DTYPE describes the same bytes.
-    struct Header {
-        uint32_t rows_left, rows_before, num_live;
-        uint8_t flags, span;
-        uint16_t unused;
-    };
-    static_assert(sizeof(Header) == 16, "a header is 16 bytes");
-
-    static inline int64_t load(const int64_t *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
-    static inline void store(int64_t *p, int64_t value) { __atomic_store_n(p, value, __ATOMIC_RELEASE); }
-    static inline void full_fence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
-    static inline void acquire_fence() { __atomic_thread_fence(__ATOMIC_ACQUIRE); }
-
-    // GCC takes a function that does nothing but ask for lines for one without effect, and drops its calls; the empty
-    // statement is an effect.
-    static inline void prefetch(const void *p) { __builtin_prefetch(p); asm volatile(""); }
-
-    // Copies of known size are single instructions; a call of memcpy costs more than the short columns themselves.
-    template <typename T>
-    static inline void spread(uint8_t *to, int64_t stride, const uint8_t *from, int64_t n) {
-        for (int64_t i = 0; i < n; ++i) std::memcpy(to + i * stride, from + i * sizeof(T), sizeof(T));
-    }
-
-    static inline void spread_column(uint8_t *to, int64_t stride, const uint8_t *from, int64_t size, int64_t n) {
-        switch (size) {
-            case 1: return spread<uint8_t>(to, stride, from, n);
-            case 4: return spread<uint32_t>(to, stride, from, n);
-            case 8: return spread<uint64_t>(to, stride, from, n);
-            default: for (int64_t i = 0; i < n; ++i) std::memcpy(to + i * stride, from + i * size, size);
-        }
-    }
-
-    // Two overlapping moves of 16 or 8 bytes cover any short length without a loop over bytes or a call.
-    static inline void copy_value(uint8_t *to, const uint8_t *from, int64_t size) {
-        if (size >= 16 && size <= 128) {
-            for (int64_t i = 0; i + 16 < size; i += 16) std::memcpy(to + i, from + i, 16);
-            std::memcpy(to + size - 16, from + size - 16, 16);
-        } else if (size == 8) {
-            std::memcpy(to, from, 8);
-        } else if (size == 4) {
-            std::memcpy(to, from, 4);
-        } else {
-            std::memcpy(to, from, size);
-        }
-    }
-    """
-    struct Header:
-        uint32_t rows_left
-        uint32_t rows_before
-        uint32_t num_live
-        uint8_t flags
-        uint8_t span
-
-    int64_t load(const int64_t *p) noexcept
-    void store(int64_t *p, int64_t value) noexcept
-    void full_fence() noexcept
-    void acquire_fence() noexcept
-    void prefetch(const void *p) noexcept
+cdef extern from "rows.hpp" namespace "parl" nogil:
+    void prefetch_to_write(const void *p) noexcept
+    uint8_t *record_at(const Shape *shape, int64_t slot) noexcept
     void spread_column(uint8_t *to, int64_t stride, const uint8_t *source, int64_t size, int64_t n) noexcept
     void copy_value(uint8_t *to, const uint8_t *source, int64_t size) noexcept
 
@@ -89,48 +30,16 @@ NUM_COUNTERS = 4
 """int64 words of a segment's counters: tail, reserved, committed, live rows."""
 
 cdef enum:
-    TAIL = 0
-    RESERVED = 1
-    COMMITTED = 2
-    NUM_LIVE = 3
-    LIVE_FLAG = 1
-    STARTS_FLAG = 2
-    MAX_COLUMNS = 256
     # Draws whose lines are asked for before they are needed.
     AHEAD = 8
     # A window of at most so many bytes is asked for whole; of a larger one the head, as the processor sees the rest
     # coming.
     SHORT_WINDOW = 1024
     LONG_HEAD = 256
+    # Of the records that a fragment takes so much is asked for before it is written; the processor sees the rest coming.
+    MOST_AHEAD = 16384
     # Getting the GIL back from a busy thread takes up to a switch interval, so it is given up for large copies alone.
     RELEASE_BYTES = 131072
-
-
-cdef struct Field:
-    int64_t offset  # in the record
-    int64_t size
-
-cdef struct Shape:
-    uint8_t *base
-    int64_t stride
-    int64_t num_rows
-    int64_t reward  # offsets of the step columns
-    int64_t terminated
-    int64_t truncated
-    int64_t stack
-    int64_t n_step
-    int64_t num_observations
-    int64_t num_others
-    int64_t first_observation  # smallest offset of one
-    double powers[256]  # gamma to the power of a span
-    uint64_t prefix  # of keys
-
-cdef struct Fragments:
-    const int32_t *lengths
-    const int32_t *num_context
-    const int32_t *num_overlap
-    const uint8_t *starts_episode
-    const uint8_t *spans  # of every row, or NULL: 1
 
 
 cdef uint8_t *address(object array, int64_t least, bint is_written) except NULL:
@@ -143,18 +52,6 @@ cdef uint8_t *address(object array, int64_t least, bint is_written) except NULL:
     if length < least:
         raise ValueError(f"an array has {length} bytes instead of {least}")
     return start
-
-
-cdef inline uint8_t *record_at(const Shape *shape, int64_t slot) noexcept nogil:
-    return shape.base + slot * shape.stride
-
-
-cdef inline Header *header_at(const Shape *shape, int64_t slot) noexcept nogil:
-    return <Header *>record_at(shape, slot)
-
-
-cdef inline int64_t slot_of(const Shape *shape, uint64_t key) noexcept nogil:
-    return <int64_t>(key - shape.prefix) % shape.num_rows
 
 
 cdef inline int64_t rows_of(const Fragments *given, int64_t f) noexcept nogil:
@@ -237,11 +134,10 @@ cdef void copy_stack(const Shape *shape, const Field *field, int64_t slot, int64
 
 
 cdef void gather_rows(const Shape *shape, const Field *observations, const Field *others, const uint64_t *keys,
-                      int64_t start, int64_t stop, uint8_t **targets, int64_t first) noexcept nogil:
+                      int64_t start, int64_t stop, uint8_t **targets) noexcept nogil:
     cdef int64_t i
     cdef int64_t c
     cdef int64_t k
-    cdef int64_t at
     cdef int64_t slot
     cdef double discount
     cdef uint8_t *record
@@ -253,41 +149,30 @@ cdef void gather_rows(const Shape *shape, const Field *observations, const Field
         if i + AHEAD < stop:
             ask_for_window(shape, slot_of(shape, keys[i + AHEAD]))
         slot = slot_of(shape, keys[i])
-        at = first + i
         k = window_length(shape, slot)
         record = record_at(shape, slot)
         last = record + (k - 1 if k > 0 else 0) * shape.stride
-        sum_rewards(shape, slot, k, <float *>step_targets[0] + at, &discount)
-        step_targets[2][at] = last[shape.terminated]
-        step_targets[3][at] = last[shape.truncated]
-        (<float *>step_targets[1])[at] = 0.0 if last[shape.terminated] else <float>discount
-        (<int32_t *>step_targets[4])[at] = <int32_t>k
+        sum_rewards(shape, slot, k, <float *>step_targets[0] + i, &discount)
+        step_targets[2][i] = last[shape.terminated]
+        step_targets[3][i] = last[shape.truncated]
+        (<float *>step_targets[1])[i] = 0.0 if last[shape.terminated] else <float>discount
+        (<int32_t *>step_targets[4])[i] = <int32_t>k
         for c in range(shape.num_others):
-            copy_value(other_targets[c] + at * others[c].size, record + others[c].offset, others[c].size)
+            copy_value(other_targets[c] + i * others[c].size, record + others[c].offset, others[c].size)
         for c in range(shape.num_observations):
             if shape.stack > 1:
                 copy_stack(shape, &observations[c], slot, k,
-                           targets[c] + at * observations[c].size * (shape.stack + shape.n_step))
+                           targets[c] + i * observations[c].size * (shape.stack + shape.n_step))
             else:
-                copy_value(targets[c] + at * observations[c].size, record + observations[c].offset,
+                copy_value(targets[c] + i * observations[c].size, record + observations[c].offset,
                            observations[c].size)
-                copy_value(targets[shape.num_observations + c] + at * observations[c].size,
+                copy_value(targets[shape.num_observations + c] + i * observations[c].size,
                            record + k * shape.stride + observations[c].offset, observations[c].size)
 
 
 cdef class Part:
-    cdef readonly int64_t first
-    cdef readonly int64_t stop
-    cdef readonly int64_t row
-    cdef readonly int64_t live
-    cdef readonly int64_t start
-    cdef readonly int64_t end
-    cdef readonly int64_t num_rows
-    cdef readonly int64_t num_live
-    cdef readonly int64_t before_wrap
-    cdef readonly int64_t old_tail
-    cdef readonly int64_t tail
-    cdef readonly int64_t num_evicted
+    def __dealloc__(self):
+        free(self.leaves)
 
 
 cdef void scatter_rows(const Shape *shape, const Fragments *given, const Field *columns, int64_t num_columns,
@@ -308,6 +193,8 @@ cdef void scatter_rows(const Shape *shape, const Fragments *given, const Field *
             bury(shape, slot, shape.num_rows - slot)
             at += shape.num_rows - slot
             slot = 0
+        for i in range(0, min(n * shape.stride, MOST_AHEAD), 64):
+            prefetch_to_write(record_at(shape, slot) + i)
         write_headers(shape, given, f, slot, row)
         for c in range(num_columns):
             spread_column(record_at(shape, slot) + columns[c].offset, shape.stride,
@@ -324,25 +211,46 @@ cdef void scatter_rows(const Shape *shape, const Fragments *given, const Field *
         at += n
 
 
-cdef object _check_array(name, array, dtype, shape):
-    if array.dtype != dtype or array.shape != shape:
-        raise FragmentsRefused(f"{name!r} is {array.dtype} {array.shape}: it must be {dtype} {shape}")
-    if not array.flags.c_contiguous:
+cdef object ndarray = np.ndarray
+cdef object INT32 = np.dtype(np.int32)
+cdef object UINT8 = np.dtype(np.uint8)
+cdef object BOOL = np.dtype(np.bool_)
+
+
+def _check_layout():
+    """Whether arrays lie in memory as these modules believe."""
+    probe = np.zeros((3, 5), np.int32)[1:]
+    cdef Array *seen = fields_of(<PyObject *>probe)
+    if (<size_t>seen.bytes != <size_t>probe.ctypes.data or seen.ndim != 2 or seen.shape[0] != 2 or seen.shape[1] != 5
+            or seen.dtype != <PyObject *>INT32 or not seen.flags & kContiguous
+            or fields_of(<PyObject *>probe.T).flags & kContiguous):
+        raise ImportError(f"NumPy {np.__version__} has another array object than parl_mq was written for")
+
+
+_check_layout()
+
+
+cdef const uint8_t *_items(name, array, dtype, int64_t n, tuple shape) except NULL:
+    """Where the items of an array lie that must be [n, *shape]; the caller keeps it alive."""
+    cdef Array *given
+    cdef bint fits
+    cdef Py_ssize_t i
+    if not isinstance(array, ndarray):
+        raise FragmentsRefused(f"{name!r} is a {type(array).__name__}: it must be an array")
+    given = fields_of(<PyObject *>array)
+    fits = (given.dtype == <PyObject *>dtype or array.dtype == dtype) and given.ndim == 1 + len(shape)
+    fits = fits and given.shape[0] == n
+    for i in range(len(shape) if fits else 0):
+        fits = fits and given.shape[1 + i] == <Py_ssize_t>shape[i]
+    if not fits:
+        raise FragmentsRefused(f"{name!r} is {array.dtype} {array.shape}: it must be {dtype} {(n, *shape)}")
+    if not given.flags & kContiguous:
         raise FragmentsRefused(f"{name!r} is not contiguous in memory")
-
-
-INT32 = np.dtype(np.int32)
-UINT8 = np.dtype(np.uint8)
-BOOL = np.dtype(np.bool_)
+    return <const uint8_t *>given.bytes
 
 
 cdef class Incoming:
-    cdef Fragments _given
-    cdef const uint8_t *_sources[MAX_COLUMNS]
-    cdef readonly int64_t num_fragments
-    cdef readonly int64_t num_rows
-    cdef readonly int64_t num_live
-    cdef object _kept
+    pass
 
 
 cdef check_fragments(const Shape *shape, Incoming incoming, const uint8_t *terminated, const uint8_t *truncated,
@@ -386,16 +294,6 @@ cdef check_fragments(const Shape *shape, Incoming incoming, const uint8_t *termi
 
 
 cdef class Rows:
-    cdef Shape _shape
-    cdef Field _columns[MAX_COLUMNS]  # in the spec's order
-    cdef Field _observations[MAX_COLUMNS]
-    cdef Field _others[MAX_COLUMNS]
-    cdef int64_t _num_columns
-    cdef int64_t *_counters
-    cdef dict _expected  # name -> (dtype, shape of a row), in the spec's order
-    cdef object _kept
-    cdef bint _is_writable
-
     def __cinit__(self, memory, counters, layout, *, uint64_t prefix, int64_t frame_stack, int64_t n_step, double gamma):
         spec = layout.spec
         if len(spec.columns) > MAX_COLUMNS:
@@ -425,6 +323,8 @@ cdef class Rows:
         self._shape.terminated = offsets["terminated"]
         self._shape.truncated = offsets["truncated"]
         self._shape.first_observation = min(offsets[name] for name in spec.observation_names)
+        names = [column.name for column in spec.columns]
+        self._terminated, self._truncated = names.index("terminated"), names.index("truncated")
         self._num_columns = len(spec.columns)
         self._expected = {column.name: (np.dtype(column.dtype), column.shape) for column in spec.columns}
         for c, column in enumerate(spec.columns):
@@ -459,46 +359,41 @@ cdef class Rows:
 
     def take(self, fragments, spans, int64_t most_rows, int64_t most_live):
         cdef Incoming incoming = Incoming()
-        lengths = fragments.lengths
-        columns = fragments.columns
-        incoming.num_fragments = len(lengths)
+        incoming.num_fragments = len(fragments.lengths)
         if incoming.num_fragments == 0:
             raise FragmentsRefused("there are no fragments")
-        if columns.keys() != self._expected.keys():
-            raise FragmentsRefused(f"the columns are {sorted(columns)}: they must be {sorted(self._expected)}")
-        incoming.num_rows = len(columns["reward"])
         incoming._kept = (fragments, spans)
-        self._take_columns(incoming, columns)
+        self._take_columns(incoming, fragments.columns)
         self._take_lengths(incoming, fragments, spans)
-        check_fragments(&self._shape, incoming, address(columns["terminated"], incoming.num_rows, False),
-                        address(columns["truncated"], incoming.num_rows, False), most_rows, most_live)
+        check_fragments(&self._shape, incoming, incoming._sources[self._terminated],
+                        incoming._sources[self._truncated], most_rows, most_live)
         return incoming
 
     cdef _take_columns(self, Incoming incoming, columns):
         cdef int64_t c = 0
+        if len(columns) != len(self._expected) or "reward" not in columns:
+            self._refuse_names(columns)
+        incoming.num_rows = len(columns["reward"])
         for name, (dtype, shape) in self._expected.items():
-            array = columns[name]
-            _check_array(name, array, dtype, (incoming.num_rows, *shape))
-            incoming._sources[c] = address(array, incoming.num_rows * self._columns[c].size, False)
+            if name not in columns:
+                self._refuse_names(columns)
+            incoming._sources[c] = _items(name, columns[name], dtype, incoming.num_rows, shape)
             c += 1
+
+    cdef _refuse_names(self, columns):
+        raise FragmentsRefused(f"the columns are {sorted(columns)}: they must be {sorted(self._expected)}")
 
     cdef _take_lengths(self, Incoming incoming, fragments, spans):
         cdef int64_t n = incoming.num_fragments
-        cdef tuple shape = (n,)
-        _check_array("lengths", fragments.lengths, INT32, shape)
-        _check_array("num_context", fragments.num_context, INT32, shape)
-        _check_array("num_overlap", fragments.num_overlap, INT32, shape)
-        _check_array("starts_episode", fragments.starts_episode, BOOL, shape)
-        incoming._given.lengths = <const int32_t *>address(fragments.lengths, n * 4, False)
-        incoming._given.num_context = <const int32_t *>address(fragments.num_context, n * 4, False)
-        incoming._given.num_overlap = <const int32_t *>address(fragments.num_overlap, n * 4, False)
-        incoming._given.starts_episode = address(fragments.starts_episode, n, False)
+        incoming._given.lengths = <const int32_t *>_items("lengths", fragments.lengths, INT32, n, ())
+        incoming._given.num_context = <const int32_t *>_items("num_context", fragments.num_context, INT32, n, ())
+        incoming._given.num_overlap = <const int32_t *>_items("num_overlap", fragments.num_overlap, INT32, n, ())
+        incoming._given.starts_episode = _items("starts_episode", fragments.starts_episode, BOOL, n, ())
         incoming._given.spans = NULL
         if spans is not None:
-            _check_array("spans", spans, UINT8, (incoming.num_rows,))
-            incoming._given.spans = address(spans, incoming.num_rows, False)
+            incoming._given.spans = _items("spans", spans, UINT8, incoming.num_rows, ())
 
-    def reserve(self, Incoming incoming, Part after, int64_t capacity):
+    def plan(self, Incoming incoming, Part after, int64_t capacity):
         cdef Part part = Part()
         self._check_writable()
         if after is not None:
@@ -507,7 +402,6 @@ cdef class Rows:
         self._place(incoming, part, capacity)
         part.old_tail = self._counters[TAIL]
         part.num_evicted = self._victims(part, capacity)
-        store(&self._counters[RESERVED], part.end)
         return part
 
     cdef _place(self, Incoming incoming, Part part, int64_t capacity):
@@ -548,14 +442,11 @@ cdef class Rows:
             num_kept -= header.num_live
         return num_live - num_kept
 
+
     def evict(self, Part part):
         store(&self._counters[NUM_LIVE], self._counters[NUM_LIVE] - part.num_evicted)
         store(&self._counters[TAIL], part.tail)
         full_fence()  # no store of the rows that follow may be seen before the tail that gives them up
-
-    def commit(self, Part part):
-        store(&self._counters[NUM_LIVE], self._counters[NUM_LIVE] + part.num_live)
-        store(&self._counters[COMMITTED], part.end)
 
     def unfinished(self):
         cdef Part part
@@ -585,47 +476,39 @@ cdef class Rows:
         store(&self._counters[COMMITTED], committed)
         store(&self._counters[NUM_LIVE], num_live)
 
-    def scatter(self, Incoming incoming, Part part, values, double default, leaves, keys):
-        cdef double *leaf = <double *>address(leaves, part.num_rows * 8, True)
+    def scatter(self, Incoming incoming, Part part, values, double default, keys):
         cdef uint64_t *key = <uint64_t *>address(keys, (part.live + part.num_live) * 8, True) + part.live
         cdef const double *value = NULL
         if values is not None:
             value = <const double *>address(values, (part.live + part.num_live) * 8, False) + part.live
+        if part.leaves == NULL:
+            part.leaves = <double *>malloc(part.num_rows * sizeof(double))
+        if part.leaves == NULL:
+            raise MemoryError
         if part.num_rows * self._shape.stride < RELEASE_BYTES:
             scatter_rows(&self._shape, &incoming._given, self._columns, self._num_columns, incoming._sources, part,
-                         value, default, leaf, key)
+                         value, default, part.leaves, key)
         else:
             with nogil:
                 scatter_rows(&self._shape, &incoming._given, self._columns, self._num_columns, incoming._sources, part,
-                             value, default, leaf, key)
+                             value, default, part.leaves, key)
 
-    def locate(self, slots):
-        cdef int64_t n = len(slots)
-        cdef uint64_t *key = <uint64_t *>address(slots, n * 8, True)
-        cdef uint64_t tail = self._counters[TAIL]
-        cdef uint64_t base = tail - tail % self._shape.num_rows
-        cdef int64_t i
-        for i in range(n):
-            key[i] += base if base + key[i] >= tail else base + self._shape.num_rows
-            key[i] += self._shape.prefix
-
-    def gather(self, keys, tuple targets, int64_t first):
+    def gather(self, keys, tuple targets, int64_t start, int64_t stop):
         cdef uint8_t *addresses[2 * MAX_COLUMNS + 5]
-        cdef int64_t n = len(keys)
-        cdef const uint64_t *key = <const uint64_t *>address(keys, n * 8, False)
-        cdef int64_t num_bytes = self._addresses(targets, first + n, addresses)
+        cdef const uint64_t *key = <const uint64_t *>address(keys, stop * 8, False)
+        cdef int64_t num_bytes = self._addresses(targets, stop, addresses)
         cdef uint64_t oldest
         cdef int64_t i
-        if n * num_bytes < RELEASE_BYTES:
-            gather_rows(&self._shape, self._observations, self._others, key, 0, n, addresses, first)
+        if (stop - start) * num_bytes < RELEASE_BYTES:
+            gather_rows(&self._shape, self._observations, self._others, key, start, stop, addresses)
         else:
             with nogil:
-                gather_rows(&self._shape, self._observations, self._others, key, 0, n, addresses, first)
+                gather_rows(&self._shape, self._observations, self._others, key, start, stop, addresses)
         acquire_fence()
         oldest = self._shape.prefix + <uint64_t>load(&self._counters[TAIL])
-        for i in range(n):
+        for i in range(start, stop):
             if key[i] < oldest:
-                return [j for j in range(n) if key[j] < oldest]
+                return [j for j in range(start, stop) if key[j] < oldest]
         return None
 
     cdef int64_t _addresses(self, tuple targets, int64_t n, uint8_t **addresses) except -1:
@@ -661,78 +544,3 @@ cdef class Rows:
         for i in range(n):
             flags[i] = header_at(&self._shape, slot_of(&self._shape, key[i])).flags & LIVE_FLAG
         return result
-
-    def find(self, keys, slots, indices):
-        cdef int64_t n = len(keys)
-        cdef const uint64_t *key = <const uint64_t *>address(keys, n * 8, False)
-        cdef int64_t *slot = <int64_t *>address(slots, n * 8, True)
-        cdef int64_t *index = <int64_t *>address(indices, n * 8, True)
-        cdef int64_t tail = self._counters[TAIL]
-        cdef int64_t committed = self._counters[COMMITTED]
-        cdef int64_t i
-        cdef int64_t position
-        cdef int64_t num_found = 0
-        for i in range(n):
-            if i + AHEAD < n:
-                prefetch(header_at(&self._shape, slot_of(&self._shape, key[i + AHEAD])))
-            position = <int64_t>(key[i] - self._shape.prefix)
-            if position < 0 or position >= committed:
-                raise KeysRefused(f"keys[{i}] is {key[i]}: no row of this shard ever had it")
-            if position < tail:
-                continue
-            slot[num_found] = position % self._shape.num_rows
-            if not header_at(&self._shape, slot[num_found]).flags & LIVE_FLAG:
-                raise KeysRefused(f"keys[{i}] is {key[i]}: no transition starts at that row")
-            index[num_found] = i
-            num_found += 1
-        return num_found
-
-
-cdef class RowWriter:
-    cdef uint8_t *_targets[MAX_COLUMNS]
-    cdef tuple _names
-    cdef tuple _arrays
-    cdef tuple _dtypes
-    cdef tuple _shapes
-
-    def __cinit__(self, columns):
-        if len(columns) > MAX_COLUMNS:
-            raise ValueError(f"{len(columns)} columns are given: at most {MAX_COLUMNS} are possible")
-        self._names, self._arrays = tuple(columns), tuple(columns.values())
-        self._dtypes = tuple([array.dtype for array in self._arrays])
-        self._shapes = tuple([array.shape[1:] for array in self._arrays])
-        for c, array in enumerate(self._arrays):
-            self._targets[c] = address(array, array.nbytes, True)
-
-    def put(self, tuple values, int64_t index):
-        cdef Py_ssize_t c
-        if len(values) != len(self._names):
-            raise ValueError(f"{len(values)} values are given for {len(self._names)} columns")
-        for c in range(len(values)):
-            value = values[c]
-            if type(value) is ARRAY and value.dtype is self._dtypes[c]:
-                if self._copy(c, value, index):
-                    continue
-            elif type(value) is SCALARS[self._dtypes[c].kind] and self._shapes[c] == ():
-                self._arrays[c][index] = value
-                continue
-            self._arrays[c][index] = checked(self._names[c], value, self._shapes[c], self._dtypes[c])
-
-    cdef bint _copy(self, Py_ssize_t c, value, int64_t index) except -1:
-        """Copies an array of the right dtype if its shape is right too and it lies in one piece."""
-        cdef Py_buffer view
-        cdef tuple shape = self._shapes[c]
-        cdef bint fits
-        cdef Py_ssize_t i
-        PyObject_GetBuffer(value, &view, PyBUF_STRIDES)
-        fits = view.ndim == len(shape) and PyBuffer_IsContiguous(&view, b"C")
-        for i in range(view.ndim if fits else 0):
-            fits = fits and view.shape[i] == shape[i]
-        if fits:
-            memcpy(self._targets[c] + index * view.len, view.buf, view.len)
-        PyBuffer_Release(&view)
-        return fits
-
-
-cdef object ARRAY = np.ndarray
-cdef dict SCALARS = {"b": bool, "i": int, "u": int, "f": float}

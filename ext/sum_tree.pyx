@@ -16,27 +16,12 @@ cdef extern from "kernels.hpp" namespace "parl" nogil:
         kAvx2
         kAvx512
 
-    struct Tree:
-        double *rows[34]
-        int64_t counts[34]
-        int height
-        int shift
-        uint32_t *dirty
-        int64_t num_dirty
-
     const int64_t kSumsAhead
     bint is_available(Kernel kernel) noexcept
     void choose_kernel(Tree &tree, Kernel kernel) noexcept
     double just_below(double x) noexcept
-    int64_t first_outside(const double *values, int64_t n, double largest) noexcept
     int64_t first_outside(const int64_t *slots, int64_t n, int64_t largest) noexcept
     void mark_range(Tree &tree, int64_t start, int64_t stop) noexcept
-    void set_leaves(Tree &tree, int64_t n, const int64_t *slots, const double *values) noexcept
-    void write_leaves(Tree &tree, int64_t start, int64_t n, const double *values) noexcept
-    void fill_leaves(Tree &tree, int64_t start, int64_t stop, double value) noexcept
-    void refresh(Tree &tree) noexcept
-    void scale(int64_t n, const double *uniforms, double total, double *targets) noexcept
-    void find_slots(const Tree &tree, int64_t n, int64_t *slots, double *targets) noexcept
 
 
 LARGEST_VALUE = 1e290
@@ -134,14 +119,6 @@ cdef _check_length(name, int64_t length, int64_t expected):
 
 cdef class SumTree:
     """Non-negative values of slots, and draws of slots in proportion to them; documented in `_sum_tree.pyi`."""
-
-    cdef readonly int64_t capacity
-    cdef readonly int arity
-    cdef readonly str kernel
-    cdef Tree _tree
-    cdef list _arrays
-    cdef uint32_t[::1] _dirty
-    cdef object _leaves
 
     def __cinit__(self, int64_t capacity, *, int arity=8, leaves=None, kernel=None):
         size = padded_size(capacity, arity)

@@ -7,7 +7,7 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -16,9 +16,18 @@ from typing import Any, Final
 import uvloop
 
 from parl_mq.config.loader import load_config
-from parl_mq.config.models import RunConfig, Section
-from parl_mq.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_OK, ConfigError, NodeFailed, RecordError, UsageError
+from parl_mq.config.models import RunConfig
+from parl_mq.errors import (
+    EXIT_INTERNAL,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    NodeFailed,
+    RecordError,
+    SnapshotError,
+    UsageError,
+)
 from parl_mq.services.preflight import check_run
+from parl_mq.services.rings import rings_of_run, sweep
 from parl_mq.services.run_directory import RunDirectory
 from parl_mq.services.runtime import StopSignal
 from parl_mq.services.supervisor import Supervisor, runtime_folder
@@ -66,6 +75,7 @@ def train(
     run_dir: Path | str | None = None,
     resume: bool = False,
     on_progress: Callable[[RunProgress], None] | None = None,
+    on_event: Callable[[str], None] | None = None,
     started_at: float | None = None,
 ) -> Result:
     """Trains with every node on this machine, and returns when all of them have ended.
@@ -75,8 +85,10 @@ def train(
     Args:
         config: settings, or the name of a preset, or a TOML file.
         run_dir: must not exist yet, unless it is to be resumed; None makes one under `runs/`.
-        resume: the run in `run_dir` goes on: learner, counters and evaluations; the replay is filled anew.
+        resume: the run in `run_dir` goes on: learner, counters, evaluations, and the rows of the replay where the run
+            was cut off; after its end they are gone, and the replay is filled anew.
         on_progress: called about four times a second.
+        on_event: called with a line for people when a node has failed and was started again; None logs it.
         started_at: monotonic time from which the run's seconds count; None: now.
 
     Raises:
@@ -85,16 +97,18 @@ def train(
         EnvironmentFault: the environment cannot be made. Nothing was started.
         MemoryRefused: the replay table or the networks would not fit. Nothing was started.
         CodedError: another command is training in `run_dir`. Nothing was started.
-        NodeFailed: a node ended unexpectedly; the others were stopped.
+        NodeFailed: a node could not be kept running; the others were stopped.
         KeyboardInterrupt: Ctrl-C came a second time; everything was ended at once.
     """
     started_at = time.monotonic() if started_at is None else started_at
     settings = config if isinstance(config, RunConfig) else load_config(config)
-    spec = check_run(settings)
+    spec = check_run(settings, reused_bytes=_bytes_of_rings(settings, run_dir) if resume else 0)
     stop, kill = StopSignal(), StopSignal()
     with runtime_folder(settings.node) as runtime:
         directory = _open(settings, run_dir) if resume else _create(settings, run_dir)
         with directory.held():
+            for line in sweep(settings.node, but=directory.read_memory().run_id):
+                (on_event or log.warning)(line)
             if resume:
                 directory.write_config(settings)
                 directory.forget_summary()
@@ -108,6 +122,7 @@ def train(
                     runtime=runtime,
                     started_at=started_at,
                     on_progress=on_progress or _ignore,
+                    on_event=on_event or log.warning,
                 )
                 await supervisor.run(stop, kill)
 
@@ -131,6 +146,15 @@ def _draw(directory: RunDirectory) -> None:
         log.warning("no learning curve was drawn: %s", error)
 
 
+def _bytes_of_rings(config: RunConfig, run_dir: Path | str | None) -> int:
+    """What the rings of a run to be resumed take already; what is wrong with it, `_open` tells."""
+    try:
+        run_id = RunDirectory(Path(run_dir or "")).read_memory().run_id
+    except SnapshotError:
+        return 0
+    return sum(ring.num_bytes for ring in rings_of_run(config.node, run_id))
+
+
 def _ignore(progress: RunProgress) -> None:
     del progress
 
@@ -143,33 +167,7 @@ def _open(config: RunConfig, run_dir: Path | str | None) -> RunDirectory:
     """The directory of a run to be resumed, which must have been started with the same settings."""
     if run_dir is None:
         raise UsageError("--resume needs --run-dir, the run to go on with")
-    directory = RunDirectory.open(Path(run_dir))
-    earlier = load_config(directory.config)
-    if differing := list(_differing(earlier, config)):
-        before = ", ".join(f"{key} = {earlier.value_of(key)!r}" for key in differing)
-        raise ConfigError(
-            f"{run_dir} was started with other settings: {before} (see {directory.config}); give the same ones, or "
-            "start a new run"
-        ).about(*differing)
-    directory.read_memory()
-    return directory
-
-
-_FIXED: Final = ("environment", "algorithm", "seed")
-"""Settings that a run keeps for life: its networks and what they learn."""
-
-
-def _differing(earlier: RunConfig, config: RunConfig) -> Iterator[str]:
-    """Keys of _FIXED settings that are not as they were."""
-    for name in _FIXED:
-        old, new = getattr(earlier, name), getattr(config, name)
-        if isinstance(old, Section) and type(old) is type(new):
-            fields = type(old).model_fields
-            yield from (f"{name}.{field}" for field in fields if getattr(old, field) != getattr(new, field))
-        elif isinstance(old, Section):
-            yield f"{name}.name"  # of the algorithm, which decides what the section holds
-        elif old != new:
-            yield name
+    return RunDirectory.reopen(Path(run_dir), config)
 
 
 def _new_run_path(config: RunConfig) -> Path:

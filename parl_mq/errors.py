@@ -54,6 +54,12 @@ class MemoryRefused(ParlError):
     exit_code = EXIT_CONFIG
 
 
+class RingRefused(ParlError):
+    """A ring that was found cannot be gone on with; the message names the file, what is wrong in it, and what to do."""
+
+    exit_code = EXIT_CONFIG
+
+
 class WireError(ParlError):
     """Bytes from a peer do not make a valid message."""
 

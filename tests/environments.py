@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Iterator, Sequence
 from itertools import repeat
@@ -67,14 +68,14 @@ class CounterEnv(ScriptedEnv):
 
 
 class ConstEnv(gymnasium.Env[Any, Any]):
-    """Observation [0.], one action, reward 1 at each of L steps."""
+    """Observation [0.], one action or a Box of them that all do the same, reward 1 at each of L steps."""
 
     observation_space = spaces.Box(-1, 1, (1,), np.float32)
-    action_space = spaces.Discrete(1)
 
-    def __init__(self, length: int = 10, end: End = "term") -> None:
+    def __init__(self, length: int = 10, end: End = "term", *, is_box: bool = False) -> None:
         self._length = length
         self._end = end
+        self.action_space: spaces.Space[Any] = spaces.Box(-2, 6, (1,), np.float32) if is_box else spaces.Discrete(1)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
@@ -117,6 +118,25 @@ class DictEnv(CounterEnv):
         return {"a": a, "b": (int(value), np.full((2, 2), value, np.float32))}
 
 
+class EchoEnv(CounterEnv):
+    """Shows the action that it received last; actions are from the Box [-2, 6] x [0, 0.25]."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    action_space = spaces.Box(np.array([-2, 0], np.float32), np.array([6, 0.25], np.float32))
+
+    def __init__(self, length: int = 5, end: End = "trunc") -> None:
+        super().__init__(length, end)
+        self._action = np.zeros(2, np.float32)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action), action
+        self._action = action.copy()
+        return super().step(action)
+
+    def _obs(self) -> Any:
+        return self._action.copy()
+
+
 class BrokenEnv(CounterEnv):
     """Breaks at its third step, in the way that it is told."""
 
@@ -139,6 +159,28 @@ class BrokenEnv(CounterEnv):
                 case "infinite reward":
                     reward = float("inf")
         return obs, reward, terminated, truncated, infos
+
+
+class BusyEnv(CounterEnv):
+    """One step of each process lets nothing else of the process run for a while.
+
+    Args:
+        seconds: that it takes.
+        at: which step of all environments it is, from 1.
+    """
+
+    num_steps = 0
+
+    def __init__(self, seconds: float, at: int) -> None:
+        super().__init__(20)
+        self._seconds = seconds
+        self._at = at
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        BusyEnv.num_steps += 1
+        if BusyEnv.num_steps == self._at:
+            ctypes.PyDLL(None).usleep(round(self._seconds * 1e6))  # which keeps the interpreter's lock
+        return super().step(action)
 
 
 class UnsupportedEnv(CounterEnv):
@@ -166,7 +208,8 @@ def vector_of(envs: Sequence[gymnasium.Env[Any, Any]], mode: AutoresetMode, *, c
 
 
 def _register() -> None:
-    for env in (CounterEnv, ConstEnv, RandomStartEnv, DictEnv, BrokenEnv, UnsupportedEnv, TwoActionsEnv):
+    environments = (CounterEnv, ConstEnv, RandomStartEnv, DictEnv, EchoEnv, BrokenEnv, BusyEnv, UnsupportedEnv)
+    for env in (*environments, TwoActionsEnv):
         gymnasium.register(f"{env.__name__.removesuffix('Env')}-v0", entry_point=env)
     gymnasium.register("MissingPackage-v0", entry_point="tests.environments:MissingPackageEnv")
 

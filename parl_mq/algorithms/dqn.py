@@ -1,12 +1,13 @@
 """DQN (Mnih et al. 2015) with double targets, n-step returns, importance weights and the ladder of Ape-X.
 
-Shape letters: B batch, A actions, M environments, P parameters.
+By option with dueling streams (Wang et al. 2016), and with quantiles in the place of means (Dabney et al. 2018).
+
+Shape letters: B batch, A actions, K values of each action (quantiles, or 1), M environments, P parameters.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
@@ -17,20 +18,22 @@ import torch
 from parl_mq.algorithms.base import Observation, TrainingBatch, UpdateOutcome
 from parl_mq.algorithms.dqn_config import DQNConfig
 from parl_mq.algorithms.exploration import ladder_epsilons
+from parl_mq.algorithms.spaces import DiscreteActions
 from parl_mq.algorithms.staging import StagedBatch, Staging
+from parl_mq.algorithms.state import copied, count_in, named_parts, put_back
 from parl_mq.algorithms.targets import (
     clip_norm,
-    double_values,
-    huber_gradient,
-    huber_loss,
+    huber,
     n_step_target,
+    of_largest_mean,
+    quantile_huber,
     update_target,
 )
-from parl_mq.errors import SnapshotError
 from parl_mq.model.acting import NumpyMlp
 from parl_mq.model.adam import Adam
 from parl_mq.model.encoder import ObservationEncoder
-from parl_mq.model.networks import Mlp, MlpLayout
+from parl_mq.model.heads import QHead
+from parl_mq.model.networks import Mlp
 from parl_mq.model.weights import check_shapes
 from parl_mq.spec import TableSpec
 
@@ -41,13 +44,11 @@ class DQN:
     @staticmethod
     def make_trainer(config: DQNConfig, spec: TableSpec, seed: int, device: torch.device) -> DQNTrainer:
         """See parl_mq.algorithms.base.Algorithm."""
-        config.check_spaces(spec)
         return DQNTrainer(config, spec, seed, device)
 
     @staticmethod
     def make_policy(config: DQNConfig, spec: TableSpec, ladder: npt.NDArray[np.float64]) -> DQNPolicy:
         """See parl_mq.algorithms.base.Algorithm."""
-        config.check_spaces(spec)
         return DQNPolicy(config, spec, ladder)
 
 
@@ -61,10 +62,12 @@ class DQNTrainer:
     def __init__(self, config: DQNConfig, spec: TableSpec, seed: int, device: torch.device) -> None:
         encoder = ObservationEncoder(spec)
         self._config = config
-        self._actions = _DiscreteActions.of(spec)
+        self._actions = DiscreteActions.of(spec, algorithm="dqn")
         self._staging = Staging(encoder, device)
-        self._layout = _q_layout(config, encoder, self._actions)
+        self._head = _head(config, self._actions)
+        self._layout = self._head.layout(encoder.num_features, config.hidden_sizes)
         online_P = self._layout.initial(seed).to(device)
+        self._head.cut_streams(self._layout, online_P)
         self._online = Mlp(self._layout, online_P)
         self._target = Mlp(self._layout, online_P.clone())
         self._gradient = Mlp(self._layout, torch.empty_like(online_P))
@@ -92,8 +95,7 @@ class DQNTrainer:
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Everything needed to go on exactly, on the CPU; later updates do not touch it."""
-        tensors = {name: tensor.to("cpu", copy=True) for name, tensor in self._state_tensors().items()}
-        return tensors, {"num_updates": self.num_updates, "num_adam_steps": self._adam.num_steps}
+        return copied(self._state_tensors()), {"num_updates": self.num_updates, "num_adam_steps": self._adam.num_steps}
 
     def load_state(self, tensors: Mapping[str, torch.Tensor], values: Mapping[str, Any]) -> None:
         """Takes back what `state` gave.
@@ -103,41 +105,48 @@ class DQNTrainer:
         """
         own = self._state_tensors()
         check_shapes(own, tensors, what="DQN's state")
-        num_updates, num_adam_steps = _count(values, "num_updates"), _count(values, "num_adam_steps")
-        for name, tensor in own.items():
-            tensor.copy_(tensors[name])
-        self.num_updates, self._adam.num_steps = num_updates, num_adam_steps
+        counts = [count_in(values, name, what="DQN's state") for name in ("num_updates", "num_adam_steps")]
+        put_back(own, tensors)
+        self.num_updates, self._adam.num_steps = counts
 
     def _gradient_and_report(self, staged: StagedBatch) -> torch.Tensor:
-        """Leaves the gradient in place; [2B + 1]: TD errors, Q of the actions taken, and the gradient's norm."""
+        """Leaves the gradient in place; [3B + 1]: TD errors, Q of the actions taken, losses, the gradient's norm."""
         reward_B, discount_B, weight_B = staged.scalars
-        activations, q_BA, value_B = self._q_and_next_value(staged)
-        q_B = q_BA.gather(1, staged.action).squeeze(1)
-        error_B = q_B - n_step_target(reward_B, discount_B, value_B)
-        slope_B = huber_gradient(error_B, weight_B, self._config.huber_delta)
-        q_gradient_BA = torch.zeros_like(q_BA).scatter_(1, staged.action, slope_B.unsqueeze(1))
-        self._online.backward(activations, q_gradient_BA, into=self._gradient)
+        activations, values_BAK, next_BK = self._values_and_next(staged)
+        action_B1K = staged.action.unsqueeze(2).expand(-1, 1, values_BAK.shape[2])
+        value_BK = values_BAK.gather(1, action_B1K).squeeze(1)
+        target_BK = n_step_target(reward_B.unsqueeze(1), discount_B.unsqueeze(1), next_BK)
+        q_B = value_BK.mean(1)
+        error_B = q_B - target_BK.mean(1)
+        if self._config.num_quantiles is None:
+            loss_B, slope_BK = huber(value_BK - target_BK, self._config.huber_delta)
+        else:
+            loss_B, slope_BK = quantile_huber(value_BK, target_BK, self._config.huber_delta)
+        slope_BK.mul_((weight_B / staged.batch_size).unsqueeze(1))
+        gradient_BAK = torch.zeros_like(values_BAK).scatter_(1, action_B1K, slope_BK.unsqueeze(1))
+        self._online.backward(activations, self._head.backward(gradient_BAK), into=self._gradient)
+        self._head.cut_streams(self._layout, self._gradient.flat_P)
         norm = torch.linalg.vector_norm(self._gradient.flat_P)
-        return torch.cat((error_B, q_B, norm.unsqueeze(0)))
+        return torch.cat((error_B, q_B, loss_B, norm.unsqueeze(0)))
 
-    def _q_and_next_value(self, staged: StagedBatch) -> tuple[list[torch.Tensor], torch.Tensor, torch.Tensor]:
-        """The online network's activations and output for the observations, and the values [B] of the next ones."""
+    def _values_and_next(self, staged: StagedBatch) -> tuple[list[torch.Tensor], torch.Tensor, torch.Tensor]:
+        """The online network's activations and [B, A, K] for the observations, and the next ones' [B, K]."""
         batch_size = staged.batch_size
-        q_next_BA = self._target(staged.features[batch_size:])
+        next_BAK = self._head.values(self._target(staged.features[batch_size:]))
         if self._config.double:
             both = self._online.activations(staged.features)
-            activations = [part[:batch_size] for part in both]
-            value_B = double_values(both[-1][batch_size:], q_next_BA)
-        else:
-            activations = self._online.activations(staged.features[:batch_size])
-            value_B = q_next_BA.amax(1)
-        return activations, activations[-1], value_B
+            values = self._head.values(both[-1])
+            activations, values_BAK = [part[:batch_size] for part in both], values[:batch_size]
+            return activations, values_BAK, of_largest_mean(next_BAK, chosen_by=values[batch_size:])
+        activations = self._online.activations(staged.features[:batch_size])
+        return activations, self._head.values(activations[-1]), of_largest_mean(next_BAK, chosen_by=next_BAK)
 
     def _outcome(self, report: npt.NDArray[np.float64], weight_B: npt.NDArray[np.float32]) -> UpdateOutcome:
         batch_size = len(weight_B)
-        error_B, q_B, grad_norm = report[:batch_size], report[batch_size:-1], float(report[-1])
+        error_B, q_B, loss_B = report[:-1].reshape(3, batch_size)
+        grad_norm = float(report[-1])
         magnitude_B = np.abs(error_B)
-        loss = huber_loss(magnitude_B, weight_B, self._config.huber_delta)
+        loss = float(np.dot(weight_B, loss_B)) / batch_size
         if not (isfinite(loss) and isfinite(grad_norm)):
             # Rows whose error is not finite are to be drawn as rarely as the table allows.
             return UpdateOutcome(np.where(np.isfinite(magnitude_B), magnitude_B, 0.0), {}, was_skipped=True)
@@ -166,11 +175,7 @@ class DQNTrainer:
             "adam_mean": self._adam.mean_P,
             "adam_square": self._adam.square_P,
         }
-        return {
-            f"{prefix}.{name}": part
-            for prefix, flat_P in vectors.items()
-            for name, part in self._layout.named(flat_P).items()
-        }
+        return named_parts(self._layout, vectors)
 
 
 class DQNPolicy:
@@ -183,8 +188,9 @@ class DQNPolicy:
     def __init__(self, config: DQNConfig, spec: TableSpec, ladder: npt.NDArray[np.float64]) -> None:
         self.epsilons = ladder_epsilons(ladder, epsilon=config.epsilon, alpha=config.epsilon_alpha)
         self._encoder = ObservationEncoder(spec)
-        self._actions = _DiscreteActions.of(spec)
-        layout = _q_layout(config, self._encoder, self._actions)
+        self._actions = DiscreteActions.of(spec, algorithm="dqn")
+        self._head = _head(config, self._actions)
+        layout = self._head.layout(self._encoder.num_features, config.hidden_sizes)
         self._expected = layout.named(torch.empty(layout.num_parameters))
         self._q: NumpyMlp | None = None
 
@@ -219,43 +225,8 @@ class DQNPolicy:
     def _best(self, obs: Observation) -> npt.NDArray[np.int64]:
         if self._q is None:
             raise ValueError("the policy has no weights yet: call load_weights first")
-        best: npt.NDArray[np.int64] = self._q(self._encoder.encode(obs)).argmax(1)
-        return best
+        return self._head.best(self._q(self._encoder.encode(obs)))
 
 
-@dataclass(frozen=True, slots=True)
-class _DiscreteActions:
-    """A Discrete action space: actions in the environment's numbering and dtype, and indices from 0."""
-
-    start: int
-    num_actions: int
-    dtype: np.dtype[Any]
-
-    @classmethod
-    def of(cls, spec: TableSpec) -> _DiscreteActions:
-        name = spec.action_names[0]
-        space = spec.spaces[name]
-        return cls(int(space.low[0]), space.num_values, np.dtype(spec[name].dtype))
-
-    def to_indices(self, action_B: npt.NDArray[np.generic]) -> npt.NDArray[np.int64]:
-        index_B = action_B.astype(np.int64) - self.start
-        if index_B.size and index_B.view(np.uint64).max() >= self.num_actions:  # a negative one is huge as uint64
-            raise ValueError(
-                f"an action lies outside {self.start}..{self.start + self.num_actions - 1}: "
-                f"{action_B.min()}..{action_B.max()}"
-            )
-        return index_B
-
-    def from_indices(self, index_M: npt.NDArray[np.int64]) -> npt.NDArray[np.generic]:
-        return (index_M + self.start).astype(self.dtype)
-
-
-def _q_layout(config: DQNConfig, encoder: ObservationEncoder, actions: _DiscreteActions) -> MlpLayout:
-    return MlpLayout((encoder.num_features, *config.hidden_sizes, actions.num_actions))
-
-
-def _count(values: Mapping[str, Any], name: str) -> int:
-    count = values.get(name)
-    if not isinstance(count, int) or count < 0:
-        raise SnapshotError(f"DQN's state: {name} is {count!r}, expected a count")
-    return count
+def _head(config: DQNConfig, actions: DiscreteActions) -> QHead:
+    return QHead(actions.num_actions, config.num_quantiles or 1, config.dueling)

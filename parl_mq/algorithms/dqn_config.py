@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Annotated
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
+from parl_mq.algorithms.spaces import DiscreteActions
 from parl_mq.config.models import AlgorithmConfig
-from parl_mq.errors import ConfigError
 from parl_mq.model.encoder import ObservationEncoder
+from parl_mq.model.sizes import num_mlp_parameters, q_network_sizes
 from parl_mq.spec import TableSpec
 
 
@@ -18,6 +18,10 @@ class DQNConfig(AlgorithmConfig):
 
     Attributes:
         double: the online network chooses the action that the target network values (van Hasselt et al. 2016).
+        dueling: a state's value and the advantages of actions are computed apart (Wang et al. 2016); each then has the
+            last of the hidden sizes for itself.
+        num_quantiles: of each action's return, which are learned in the place of its mean (QR-DQN, Dabney et al. 2018);
+            None learns the mean.
         hidden_sizes: units of each hidden layer; none makes Q linear in the observation.
         target_update_interval: updates between two updates of the target network.
         tau: share of the online network that such an update takes, in (0, 1]; 1 copies it.
@@ -29,6 +33,8 @@ class DQNConfig(AlgorithmConfig):
 
     name: str = "dqn"
     double: bool = True
+    dueling: bool = False
+    num_quantiles: Annotated[int, Field(ge=1, le=1024)] | None = None
     hidden_sizes: Annotated[tuple[PositiveInt, ...], Field(max_length=16)] = (64, 64)
     target_update_interval: PositiveInt = 100
     tau: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -39,14 +45,15 @@ class DQNConfig(AlgorithmConfig):
 
     def check_spaces(self, spec: TableSpec) -> None:
         """See AlgorithmConfig: there must be one Discrete action."""
-        kinds = {name: space.kind if (space := spec.spaces.get(name)) else "unknown" for name in spec.action_names}
-        if list(kinds.values()) != ["Discrete"]:
-            raise ConfigError(f"algorithm.name: dqn needs one Discrete action; the environment has {kinds}")
+        DiscreteActions.of(spec, algorithm="dqn")
 
     def num_parameters(self, spec: TableSpec) -> int:
         """See AlgorithmConfig."""
-        (action,) = spec.action_names
-        bounds = spec.spaces[action]
-        num_actions = int(bounds.high[0] - bounds.low[0]) + 1
-        sizes = (ObservationEncoder(spec).num_features, *self.hidden_sizes, num_actions)
-        return sum((num_in + 1) * num_out for num_in, num_out in pairwise(sizes))
+        sizes = q_network_sizes(
+            ObservationEncoder(spec).num_features,
+            self.hidden_sizes,
+            DiscreteActions.of(spec, algorithm="dqn").num_actions,
+            num_values=self.num_quantiles or 1,
+            is_dueling=self.dueling,
+        )
+        return num_mlp_parameters(sizes)

@@ -21,3 +21,8 @@ def ladder_epsilons(places: npt.NDArray[np.float64], *, epsilon: float, alpha: f
         raise ValueError(f"places on the exploration ladder must lie in [0, 1]; got {places}")
     epsilons: npt.NDArray[np.float64] = epsilon ** (1 + alpha * places)
     return epsilons
+
+
+def ladder_between(places: npt.NDArray[np.float64], *, first: float, last: float) -> npt.NDArray[np.float64]:
+    """[M] values that go evenly from `first` at place 0 to `last` at place 1."""
+    return first + (last - first) * places

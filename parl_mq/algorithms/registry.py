@@ -31,7 +31,17 @@ class AlgorithmEntry:
     algorithm: str
 
 
-BUILT_IN: Final = {"dqn": AlgorithmEntry("parl_mq.algorithms.dqn_config:DQNConfig", "parl_mq.algorithms.dqn:DQN")}
+def _beside(module: str, name: str) -> AlgorithmEntry:
+    return AlgorithmEntry(f"parl_mq.algorithms.{module}_config:{name}Config", f"parl_mq.algorithms.{module}:{name}")
+
+
+BUILT_IN: Final = {
+    "dqn": _beside("dqn", "DQN"),
+    "sac": _beside("sac", "SAC"),
+    "sac-discrete": _beside("sac_discrete", "SACDiscrete"),
+    "td3": _beside("td3", "TD3"),
+    "ddpg": _beside("ddpg", "DDPG"),
+}
 
 
 def settings_model(name: str) -> type[AlgorithmConfig]:

@@ -1,6 +1,6 @@
 """Takes a training batch to the device.
 
-Shape letters: B batch, F features of an observation.
+Shape letters: B batch, F features of an observation, A elements of an action.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class StagedBatch:
 
     Attributes:
         features: [2B, F] float32: the observations, then the next observations, so that one pass does for both.
-        action: [B, 1] int64, from 0.
+        action: [B, A], as the algorithm computes with it: indices from 0, or units.
         scalars: [3, B] float32: reward, discount and weight.
     """
 
@@ -50,27 +50,35 @@ class Staging:
     before the next. Copying once also means that the batch's arrays may be read-only.
     """
 
-    def __init__(self, encoder: ObservationEncoder, device: torch.device) -> None:
+    def __init__(
+        self,
+        encoder: ObservationEncoder,
+        device: torch.device,
+        *,
+        action_size: int = 1,
+        action_dtype: torch.dtype = torch.int64,
+    ) -> None:
         self._encoder = encoder
         self._device = device
+        self._action_size, self._action_dtype = action_size, action_dtype
         self._allocate(batch_size=0)
 
-    def stage(self, batch: TrainingBatch, action_B: npt.NDArray[np.int64]) -> StagedBatch:
-        """The batch on the device, with actions counted from 0."""
+    def stage(self, batch: TrainingBatch, action: npt.NDArray[np.int64] | npt.NDArray[np.float32]) -> StagedBatch:
+        """The batch on the device, with these actions, [B] or [B, A], in the place of its own."""
         if (batch_size := len(batch.reward)) != self._on_host.batch_size:
             self._allocate(batch_size)
         self._encoder.encode(batch.obs, out=self._obs)
         self._encoder.encode(batch.next_obs, out=self._next_obs)
-        self._index[:, 0] = action_B
+        self._action[:] = action.reshape(batch_size, -1)
         self._reward[:], self._discount[:], self._weight[:] = batch.reward, batch.discount, batch.weight
         return self._on_host if self._device.type == "cpu" else self._on_host.to(self._device)
 
     def _allocate(self, batch_size: int) -> None:
         is_pinned = self._device.type == "cuda"
         features = torch.empty(2 * batch_size, self._encoder.num_features, pin_memory=is_pinned)
-        action = torch.empty(batch_size, 1, dtype=torch.int64, pin_memory=is_pinned)
+        action = torch.empty(batch_size, self._action_size, dtype=self._action_dtype, pin_memory=is_pinned)
         scalars = torch.empty(3, batch_size, pin_memory=is_pinned)
         self._on_host = StagedBatch(features, action, scalars)
         self._obs, self._next_obs = features.numpy()[:batch_size], features.numpy()[batch_size:]
-        self._index = action.numpy()
+        self._action = action.numpy()
         self._reward, self._discount, self._weight = scalars.numpy()

@@ -117,6 +117,19 @@ class NodeTask:
         )
 
 
+class NoHub:
+    """A link to a hub that is not there."""
+
+    def __init__(self) -> None:
+        self.status = NodeStatus()
+
+    def send(self, message: Message) -> None:
+        """Tells nobody."""
+
+    def deliver(self, message: Message) -> None:
+        """Tells nobody."""
+
+
 async def replay(task: NodeTask, network: Network, stop: StopSignal) -> None:
     """Serves a full table."""
     config, spec = task.config, spec_of_workload(task.workload)
@@ -132,7 +145,7 @@ async def replay(task: NodeTask, network: Network, stop: StopSignal) -> None:
     desk = ReplayDesk(table, limiter(config), spec, config, RUN_ID)
     server = network.bind(task.endpoint)
     print(READY, server.endpoint, flush=True)
-    await _until_stopped(stop, ReplayNode(NodeStatus(), server, desk).run(stop), _report(lambda: table.counts.drawn))
+    await _until_stopped(stop, ReplayNode(NoHub(), server, desk).run(stop), _report(lambda: table.counts.drawn))
     table.close()
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
-from parl_mq.cli import bench, doctor, env, nodes, play, runs, settings, train
+from parl_mq.cli import bench, doctor, env, nodes, play, replay, runs, settings, status, train, wire
+
+NODES: Final = "Single nodes"
 
 app = typer.Typer(
     name="parl-mq",
@@ -16,13 +18,17 @@ app = typer.Typer(
 )
 config_app = typer.Typer(name="config", help="What can be set, and what applies.", no_args_is_help=True)
 bench_app = typer.Typer(name="bench", help="How fast this is, here and beside others.", no_args_is_help=True)
+wire_app = typer.Typer(name="wire", help="What nodes say to each other.", no_args_is_help=True)
 env_app = typer.Typer(name="env", help="What an environment is like.", no_args_is_help=True)
 
 app.command("train")(train.train)
 app.command("presets")(settings.presets)
 app.command("runs")(runs.runs)
+app.command("status")(status.status)
 app.command("play")(play.play)
 app.command("doctor")(doctor.doctor)
+app.add_typer(wire_app)
+wire_app.command("dump")(wire.dump)
 app.add_typer(config_app)
 config_app.command("show")(settings.show)
 config_app.command("schema")(settings.schema)
@@ -32,8 +38,10 @@ app.add_typer(bench_app)
 bench_app.command("tree")(bench.tree)
 bench_app.command("replay")(bench.replay)
 bench_app.command("service")(bench.service)
-for role in (nodes.hub, nodes.replay, nodes.learner, nodes.actor, nodes.evaluator):
-    app.command(role.__name__, rich_help_panel="Single nodes")(role)
+app.command("hub", rich_help_panel=NODES)(nodes.hub)
+app.add_typer(replay.app, rich_help_panel=NODES)
+for role in (nodes.learner, nodes.actor, nodes.evaluator):
+    app.command(role.__name__, rich_help_panel=NODES)(role)
 
 
 def _print_version(is_wanted: bool) -> None:

@@ -21,10 +21,15 @@ def hub(
     run_dir: Annotated[Path, typer.Option(envvar="PARL_MQ_RUN_DIR", help="Where the run is recorded.")],
     name: Annotated[str, typer.Option(help="The node's name, unique in the run.")] = "hub",
     settings: options.Settings = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --run-dir, if there is one.")] = False,
     started_at: Annotated[float | None, typer.Option(hidden=True, help="Monotonic time of the run's start, s.")] = None,
     lifeline_fd: options.LifelineFd = None,
 ) -> None:
-    """Start a hub: it knows who is here, the run's settings, the newest weights; it keeps the record of the run."""
+    """Start a hub: it knows who is here, the run's settings, the newest weights; it keeps the record of the run.
+
+    With --resume it may be killed and started again at any time: nodes find it again, and it goes on where it was.
+    """
+    import contextlib
     import time
 
     from parl_mq.config.loader import load_with_origins
@@ -35,32 +40,41 @@ def hub(
 
     loaded = load_with_origins(config, overrides=options.settings_of_flags(settings), environ=_environment(lifeline_fd))
     run_config = loaded.config
+    own = contextlib.ExitStack()  # until the process ends
     if lifeline_fd is None:
         try:
-            RunDirectory.create(run_dir, run_config)
+            make = RunDirectory.reopen if resume and run_dir.exists() else RunDirectory.create
+            directory = make(run_dir, run_config)
         except ConfigError as error:
             raise loaded.knowing("run_dir", options.origin_of_run_dir(context)).blamed(error) from error
+        own.enter_context(directory.held())
+        directory.forget_summary()
     node = NodeOptions(name=name, hub=bind, node=run_config.node, lifeline_fd=lifeline_fd)
     hub_options = HubOptions(run_config, run_dir, time.monotonic() if started_at is None else started_at)
 
     from parl_mq.nodes import hub as entry
 
-    raise typer.Exit(entry.main(node, hub_options))
+    with own:
+        raise typer.Exit(entry.main(node, hub_options))
 
 
 def replay(
-    hub: options.Hub,
-    bind: options.Bind,
-    name: options.Name = None,
-    settings: options.NodeSettings = None,
-    lifeline_fd: options.LifelineFd = None,
+    hub: str,
+    bind: str,
+    name: str | None,
+    settings: Sequence[str] | None,
+    lifeline_fd: int | None,
+    *,
+    fresh: bool,
+    run_dir: Path | None,
 ) -> None:
-    """Start a replay node: it stores what actors send and draws batches for the learners."""
+    """Starts a replay node; its command, which has others below it, stands in `parl_mq.cli.replay`."""
     node = _node("replay", hub, name, settings, lifeline_fd)
 
     from parl_mq.nodes import replay as entry
+    from parl_mq.services.replay import ReplayOptions
 
-    raise typer.Exit(entry.main(node, bind))
+    raise typer.Exit(entry.main(node, ReplayOptions(bind, fresh=fresh, run_directory=run_dir)))
 
 
 def learner(

@@ -21,11 +21,13 @@ def presets_that_start_with(typed: str) -> list[str]:
     return [name for name in preset_names() if name.startswith(typed)]
 
 
-def _checked_endpoint(context: typer.Context, option: typer.CallbackParam, endpoint: str) -> str:
+def _checked_endpoint(context: typer.Context, option: typer.CallbackParam, endpoint: str | None) -> str | None:
     """An address that cannot be used is told before anything heavy is loaded, as a fault of where it was said."""
     from parl_mq.errors import ConfigError, UsageError
     from parl_mq.net.endpoints import check_endpoint, check_may_bind
 
+    if endpoint is None:
+        return None
     is_flag = not _is_from_environment(context, option.name or "")
     place, error = (option.opts[0], UsageError) if is_flag else (str(option.envvar), ConfigError)
     try:
@@ -84,20 +86,21 @@ RunDir = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON to stdout.")]
 
-Hub = Annotated[
-    str,
-    typer.Option(
-        "--hub",
-        envvar="PARL_MQ_HUB",
-        metavar="ENDPOINT",
-        callback=_checked_endpoint,
-        help="The hub's endpoint, tcp:// or ipc://.",
-    ),
-]
-Bind = Annotated[
-    str,
-    typer.Option("--bind", metavar="ENDPOINT", callback=_checked_endpoint, help="Where to listen, tcp:// or ipc://."),
-]
+_HUB: Final = typer.Option(
+    "--hub",
+    envvar="PARL_MQ_HUB",
+    metavar="ENDPOINT",
+    callback=_checked_endpoint,
+    help="The hub's endpoint, tcp:// or ipc://.",
+)
+_BIND: Final = typer.Option(
+    "--bind", metavar="ENDPOINT", callback=_checked_endpoint, help="Where to listen, tcp:// or ipc://."
+)
+Hub = Annotated[str, _HUB]
+Bind = Annotated[str, _BIND]
+HubOfNode = Annotated[str | None, _HUB]
+BindOfNode = Annotated[str | None, _BIND]
+"""Of a command that starts a node only where none of its subcommands is given."""
 Name = Annotated[str | None, typer.Option("--name", help="The node's name, unique in the run.")]
 LifelineFd = Annotated[
     int | None,

@@ -12,6 +12,7 @@ import typer
 from parl_mq.cli import options
 
 if TYPE_CHECKING:
+    from parl_mq.config.models import NodeConfig
     from parl_mq.wire.messages import RunProgress
 
 
@@ -59,12 +60,17 @@ def train(
     from parl_mq.observe.progress import progress_view
     from parl_mq.observe.summary import print_summary
 
-    earlier = None if run_dir is None or not resume else _EarlierPart.of(run_dir)
+    earlier = None if run_dir is None or not resume else _EarlierPart.of(run_dir, config.node)
     with progress_view(config, sys.stderr, time.monotonic) as view:
         show = view if earlier is None else earlier.told_before(view)
         try:
             result = api.train(
-                config, run_dir=run_dir, resume=resume, on_progress=show, started_at=_process_started_at()
+                config,
+                run_dir=run_dir,
+                resume=resume,
+                on_progress=show,
+                on_event=view.tell,
+                started_at=_process_started_at(),
             )
         except ParlError as error:
             raise loaded.knowing("run_dir", options.origin_of_run_dir(context)).blamed(error) from error
@@ -106,7 +112,7 @@ class _EarlierPart:
     words: str
 
     @classmethod
-    def of(cls, run_dir: Path) -> _EarlierPart | None:
+    def of(cls, run_dir: Path, node: NodeConfig) -> _EarlierPart | None:
         """None where there is no run, which whoever opens it will say."""
         from parl_mq.learn.checkpoint import find_newest
         from parl_mq.services.run_directory import RunDirectory
@@ -118,10 +124,9 @@ class _EarlierPart:
         damaged = [
             f"parl-mq: skipped a damaged checkpoint: {what}" for what in find_newest(directory.checkpoints).damaged
         ]
-        steps = memory.totals.get("env_steps_total", 0)
         goes_on = (
-            f"going on after {steps:,.0f} environment steps and {memory.updates:,.0f} updates; the replay is empty and "
-            "is filled again before the learner goes on"
+            f"going on after {memory.env_steps:,.0f} environment steps and {memory.updates:,.0f} updates; "
+            + _rows_kept(node, memory.run_id)
         )
         return cls(memory.time_to_target_s is not None, "\n".join([*damaged, goes_on]))
 
@@ -137,3 +142,17 @@ class _EarlierPart:
             view(progress)
 
         return show
+
+
+def _rows_kept(node: NodeConfig, run_id: str) -> str:
+    """What the learner finds."""
+    from parl_mq.errors import ConfigError, RingRefused
+    from parl_mq.services.rings import rings_of_run
+
+    try:
+        num_live = sum(ring.num_live() for ring in rings_of_run(node, run_id))
+    except (ConfigError, RingRefused):  # it will be refused, with the reason and what can be done
+        return "the replay cannot go on with its rows"
+    if num_live == 0:
+        return "the replay is empty and is filled again before the learner goes on"
+    return f"the replay has kept {num_live:,} rows"

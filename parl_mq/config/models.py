@@ -215,10 +215,17 @@ class NodeConfig(Section):
     Attributes:
         device: of a learner: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
         threads: torch threads of a learner; None takes what the machine has left.
-        ring_directory: where replay rings lie; None takes a private folder in shared memory.
+        ring_directory: where replay rings lie; None takes a private folder in shared memory,
+            which the end of the machine empties.
         runtime_directory: where ipc sockets lie; None takes a private temporary folder.
         loop: event loop, `uvloop` or `asyncio`.
         log_level: of messages on stderr.
+        max_restarts: restarts of a node within a minute, or without progress in between, after which its next failure
+            ends the run; 0: the first failure does.
+        busy_limit_s: seconds without a sign of life after which a node counts as hung: it is killed and started again,
+            or, where nobody watches over it, another process may take over its name.
+        capture_directory: every process writes the messages that it sends and receives to a file there, for
+            `parl-mq wire dump`; None: none is kept.
     """
 
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
@@ -227,6 +234,9 @@ class NodeConfig(Section):
     runtime_directory: Path | None = None
     loop: Literal["uvloop", "asyncio"] = "uvloop"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    max_restarts: NonNegativeInt = 5
+    busy_limit_s: PositiveFloat = 60.0
+    capture_directory: Path | None = None
 
 
 def algorithm_settings(name: str) -> type[AlgorithmConfig]:

@@ -21,8 +21,8 @@ class _Sent:
 class SenderBook:
     """What a sender has sent to one receiver, may send, and must keep until it is acknowledged.
 
-    At the end of a stream sent_rows = acknowledged_rows + abandoned_rows. Memory is bounded by the credit: what is kept
-    is at most that, and one message more in bytes.
+    At the end of a stream sent_rows = acknowledged_rows + abandoned_rows, and the receiver has all of the acknowledged
+    ones but `lost_rows`. Memory is bounded by the credit: what is kept is at most that, and one message more in bytes.
 
     Attributes:
         next_sequence: of the next message.
@@ -57,6 +57,11 @@ class SenderBook:
     def unacknowledged_rows(self) -> int:
         """Live rows sent and neither acknowledged nor abandoned."""
         return self.sent_rows - self.acknowledged_rows - self.abandoned_rows
+
+    @property
+    def lost_rows(self) -> int:
+        """Acknowledged live rows that the receiver does not have any more: its ring was made anew."""
+        return self._uncounted_rows
 
     def add(self, frames: list[Frame], *, rows: int, num_bytes: int) -> None:
         """Enters message `next_sequence`; its frames are kept until it is acknowledged.
@@ -133,22 +138,24 @@ class ReceiverBook:
 
     Attributes:
         last_sequence: the last contiguous number stored, or None.
-        rows: live rows stored since this book was begun.
+        rows: live rows stored of this stream.
         num_bytes: bytes of them.
         credit_rows: rows that the sender may have sent in all, on the count of `rows`; never falls.
         credit_bytes: the same in bytes.
         num_duplicates: messages dropped because they were stored before.
     """
 
-    def __init__(self, last_sequence: int | None = None) -> None:
-        """Begins a book.
+    def __init__(self, last_sequence: int | None = None, *, rows: int = 0, num_bytes: int = 0) -> None:
+        """Begins a book, or goes on with one.
 
         Args:
             last_sequence: the last number that a ring remembers of this stream.
+            rows: that it has stored of it.
+            num_bytes: of them.
         """
         self.last_sequence = last_sequence
-        self.rows = 0
-        self.num_bytes = 0
+        self.rows = rows
+        self.num_bytes = num_bytes
         self.credit_rows = 0
         self.credit_bytes = 0
         self.num_duplicates = 0

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import zmq
 
 from parl_mq.errors import ConfigError
+from parl_mq.net.capture import Capture
 from parl_mq.net.channel import Frame, LinkEvent, PeerId, SendOutcome
 from parl_mq.net.endpoints import check_endpoint, check_may_bind, is_ipv6, is_served
 from parl_mq.net.frames import MAX_MESSAGE_BYTES, QUEUE_MESSAGES, checked
@@ -22,15 +24,17 @@ BIND_PAUSES_S: Final = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 class Network:
     """Makes the channels of one process, and closes them all. Belongs to the loop in which they are made."""
 
-    def __init__(self, *, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(self, *, sleep: Callable[[float], None] = time.sleep, capture: Capture | None = None) -> None:
         """Makes a network without a channel.
 
         Args:
             sleep: waits some seconds between two attempts to bind.
+            capture: keeps every message that is sent or received; closed with the network.
         """
         self._context = zmq.Context()
         self._channels: list[ZmqClientChannel | ZmqServerChannel] = []
         self._sleep = sleep
+        self._capture = capture
 
     def connect(
         self, endpoint: str, max_message_bytes: int = MAX_MESSAGE_BYTES, *, queue_messages: int = QUEUE_MESSAGES
@@ -47,7 +51,7 @@ class Network:
         """
         check_endpoint(endpoint)
         socket = self._socket(zmq.DEALER, endpoint, max_message_bytes, queue_messages)
-        channel = ZmqClientChannel(socket, max_message_bytes)
+        channel = ZmqClientChannel(socket, max_message_bytes, _Recorder(endpoint, self._capture))
         self._channels.append(channel)
         try:
             socket.connect(endpoint)
@@ -78,7 +82,7 @@ class Network:
         except ConfigError:
             socket.close(0)
             raise
-        channel = ZmqServerChannel(socket, max_message_bytes)
+        channel = ZmqServerChannel(socket, max_message_bytes, _Recorder(endpoint, self._capture))
         self._channels.append(channel)
         return channel
 
@@ -87,6 +91,8 @@ class Network:
         for channel in self._channels:
             channel.close(linger_s)
         self._context.term()
+        if self._capture is not None:
+            self._capture.close()
 
     def _socket(self, kind: int, endpoint: str, max_message_bytes: int, queue_messages: int) -> zmq.Socket[bytes]:
         socket: zmq.Socket[bytes] = self._context.socket(kind)
@@ -106,11 +112,24 @@ class Network:
             )
 
 
+@dataclass(frozen=True, slots=True)
+class _Recorder:
+    """What one channel tells the capture, if there is one."""
+
+    endpoint: str
+    capture: Capture | None
+
+    def note(self, frames: Sequence[Frame], *, sent: bool, peer: PeerId = b"") -> None:
+        if self.capture is not None:
+            self.capture.note(frames, sent=sent, endpoint=self.endpoint, peer=peer)
+
+
 class ZmqClientChannel:
     """ClientChannel over a DEALER socket."""
 
-    def __init__(self, socket: zmq.Socket[bytes], max_message_bytes: int) -> None:
+    def __init__(self, socket: zmq.Socket[bytes], max_message_bytes: int, recorder: _Recorder) -> None:
         """Takes over a socket that is not connected yet."""
+        self._recorder = recorder
         self._monitor = Monitor(socket)
         self._socket = LoopSocket(socket)
         self._max_message_bytes = max_message_bytes
@@ -131,7 +150,10 @@ class ZmqClientChannel:
 
     async def receive_many(self) -> list[list[memoryview]]:
         """See ClientChannel."""
-        return [[_view(frame) for frame in frames] for frames in await self._socket.receive_many()]
+        messages = [[_view(frame) for frame in frames] for frames in await self._socket.receive_many()]
+        for frames in messages:
+            self._recorder.note(frames, sent=False)
+        return messages
 
     async def next_event(self) -> LinkEvent:
         """See ClientChannel."""
@@ -147,14 +169,16 @@ class ZmqClientChannel:
             self._socket.send(views)
         except zmq.Again:
             return False
+        self._recorder.note(views, sent=True)
         return True
 
 
 class ZmqServerChannel:
     """ServerChannel over a ROUTER socket."""
 
-    def __init__(self, socket: zmq.Socket[bytes], max_message_bytes: int) -> None:
+    def __init__(self, socket: zmq.Socket[bytes], max_message_bytes: int, recorder: _Recorder) -> None:
         """Takes over a bound socket."""
+        self._recorder = recorder
         self._socket = LoopSocket(socket)
         self._max_message_bytes = max_message_bytes
         self._endpoint = socket.getsockopt_string(zmq.LAST_ENDPOINT)
@@ -175,12 +199,16 @@ class ZmqServerChannel:
             if error.errno == zmq.EHOSTUNREACH:
                 return SendOutcome.GONE
             raise
+        self._recorder.note(views, sent=True, peer=peer)
         return SendOutcome.SENT
 
     async def receive_many(self) -> list[tuple[PeerId, list[memoryview]]]:
         """See ServerChannel."""
-        messages = await self._socket.receive_many()
-        return [(frames[0].bytes, [_view(frame) for frame in frames[1:]]) for frames in messages]
+        received = await self._socket.receive_many()
+        messages = [(frames[0].bytes, [_view(frame) for frame in frames[1:]]) for frames in received]
+        for peer, frames in messages:
+            self._recorder.note(frames, sent=False, peer=peer)
+        return messages
 
     def close(self, linger_s: float = 1.0) -> None:
         """See ServerChannel."""

@@ -31,6 +31,9 @@ class ProgressView(AbstractContextManager["ProgressView"], Protocol):
     def __call__(self, progress: RunProgress) -> None:
         """Shows the newest state."""
 
+    def tell(self, event: str) -> None:
+        """Writes a line about something that has happened, which stays."""
+
 
 def progress_view(config: RunConfig, stream: TextIO, clock: Clock) -> ProgressView:
     """The view that suits the stream.
@@ -75,6 +78,10 @@ class LineView:
         waits = in_sentences({name: what for name, _, what in progress.nodes if what})[:MAX_NODES_SHOWN]
         self._console.print(f"{now:7.1f} s {progress.phase}: {' | '.join([*figures, *waits])}", markup=False)
 
+    def tell(self, event: str) -> None:
+        """Writes the line at once."""
+        self._console.print(f"{self._elapsed_s():7.1f} s {event}", markup=False)
+
 
 class LiveView:
     """A table that is drawn again in place; it goes when the block ends."""
@@ -98,6 +105,10 @@ class LiveView:
     def __call__(self, progress: RunProgress) -> None:
         """Draws the newest state."""
         self._live.update(render(progress, self._config, self._elapsed_s()), refresh=True)
+
+    def tell(self, event: str) -> None:
+        """Writes the line above the table."""
+        self._live.console.print(f"{self._elapsed_s():7.1f} s {event}", markup=False, highlight=False)
 
 
 def render(progress: RunProgress, config: RunConfig, elapsed_s: float) -> RenderableType:

@@ -57,10 +57,17 @@ def _rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("updates", _words(summary, "{updates:,} ({updates_per_s:,.0f}/s)")),
         ("samples per insert", _words(summary, "{samples_per_insert:.3g}")),
         ("wall time", _words(summary, "{wall_s:.1f} s")),
+        ("restarts", _restarts(summary)),
         ("stopped because", _words(summary, "{stop_reason}")),
         ("run directory", _words(summary, "{run_dir}")),
     ]
     return [(name, value) for name, value in rows if value]
+
+
+def _restarts(summary: Mapping[str, Any]) -> str:
+    """Which nodes failed and were started again, how often, and how each ended the first time."""
+    first = {row["node"]: row["how"] for row in reversed(summary.get("failures") or [])}
+    return "\n".join(f"{name} x{count}: {first[name]}" for name, count in (summary.get("restarts") or {}).items())
 
 
 def _words(summary: Mapping[str, Any], form: str) -> str:

@@ -1,6 +1,5 @@
 """Records of one segment in memory: where fragments go, copying them in and windows of them out."""
 
-from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -54,8 +53,8 @@ class Rows:
     dead rows that look like one, so that stepping by `rows_left` + 1 visits all. I3: a fragment never wraps, so the
     window of a row at or behind the tail lies in memory that no insert touches.
 
-    Threads: one caller at a time may write (plan to commit). `gather` may run beside it and says which rows were torn.
-    Large copies release the GIL. Nothing here locks.
+    Threads: one caller at a time may write (plan to CommitLog.commit). `gather` may run beside it and says which rows
+    were torn. Large copies release the GIL. Nothing here locks.
     """
 
     def __init__(
@@ -71,7 +70,7 @@ class Rows:
     ) -> None:
         """Rows over memory that is the caller's: whole records, and NUM_COUNTERS words.
 
-        `prefix` is the key of position 0. Over arrays that are read-only, whose owner is another process, `reserve`,
+        `prefix` is the key of position 0. Over arrays that are read-only, whose owner is another process, `plan`,
         `unfinished` and `restart` raise ValueError, and nothing that a Part is needed for can follow.
 
         Raises:
@@ -113,8 +112,8 @@ class Rows:
             FragmentsRefused: a column, a length or a flag does not fit; the message names it.
         """
 
-    def reserve(self, incoming: Incoming, after: Part | None, capacity: int) -> Part:
-        """Reserves positions for as many fragments as fit at once.
+    def plan(self, incoming: Incoming, after: Part | None, capacity: int) -> Part:
+        """Finds positions for as many fragments as fit at once; CommitLog.reserve takes them.
 
         Args:
             incoming: fragments that were checked here.
@@ -131,22 +130,17 @@ class Rows:
         part: Part,
         values: Float64s | None,
         default: float,
-        leaves: Float64s,
         keys: npt.NDArray[np.uint64],
     ) -> None:
-        """Copies a part's rows into their records.
+        """Copies a part's rows into their records; their leaves, 0 for dead rows, stay in the part.
 
         Args:
-            incoming: as it was reserved for.
-            part: reserved and evicted.
+            incoming: as it was planned for.
+            part: reserved and evicted for.
             values: leaves of all live rows of the batch, or None.
             default: the leaf of each where there are none.
-            leaves: [part.num_rows] is filled with those, and 0 for dead rows.
             keys: of all live rows of the batch; the part's are filled in.
         """
-
-    def commit(self, part: Part) -> None:
-        """Makes what was written count."""
 
     def unfinished(self) -> Part | None:
         """What was reserved and never committed, without fragments; None if there is nothing of that kind."""
@@ -157,17 +151,17 @@ class Rows:
     def restart(self, tail: int, committed: int, num_live: int) -> None:
         """Starts with the rows in [tail, committed), or empty at a position that was never used."""
 
-    def locate(self, slots: npt.NDArray[np.uint64]) -> None:
-        """Turns slots of valid rows into their keys, in place."""
-
-    def gather(self, keys: npt.NDArray[np.uint64], targets: tuple[Array, ...], first: int) -> list[int] | None:
-        """Copies the windows that start at live rows out, with n-step sums.
+    def gather(
+        self, keys: npt.NDArray[np.uint64], targets: tuple[Array, ...], start: int, stop: int
+    ) -> list[int] | None:
+        """Copies the windows that start at the live rows keys[start:stop] out, with n-step sums.
 
         Args:
             keys: [B], of rows that are or were valid.
-            targets: C-contiguous arrays of at least first + B rows, in the order of `draw_columns` without keys and
-                probabilities.
-            first: row of the targets that the first window goes to.
+            targets: C-contiguous arrays of at least `stop` rows, in the order of `draw_columns` without keys and
+                probabilities; the window of keys[i] goes to row i.
+            start: see above.
+            stop: see above.
 
         Returns:
             None, or the indices of keys whose rows were overwritten meanwhile: what was copied of them may be anything.
@@ -178,40 +172,3 @@ class Rows:
 
     def are_live(self, keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
         """Whether a transition starts at each of the rows, which are valid."""
-
-    def find(self, keys: npt.NDArray[np.uint64], slots: Int64s, indices: Int64s) -> int:
-        """Which keys are still valid, and their slots.
-
-        Args:
-            keys: [U].
-            slots: [U], filled from the front with the valid keys' slots, in order.
-            indices: [U], filled with the indices of these keys.
-
-        Returns:
-            The number of valid keys; the others are stale.
-
-        Raises:
-            KeysRefused: a key belongs elsewhere, or was never given to a live row.
-        """
-
-class RowWriter:
-    """Writes single rows of several arrays, in a fraction of the time of as many assignments."""
-
-    def __init__(self, columns: Mapping[str, Array]) -> None:
-        """A writer of arrays [R, *shape] by name, C-contiguous.
-
-        Raises:
-            ValueError: there are too many.
-        """
-
-    def put(self, values: tuple[object, ...], index: int) -> None:
-        """Writes one row.
-
-        Args:
-            values: an array, NumPy scalar, Python number or list for each column, as `parl_mq.replay.values.checked`
-                takes them.
-            index: row, in [0, R).
-
-        Raises:
-            ValueError: a value does not fit; the ones in front of it were written.
-        """

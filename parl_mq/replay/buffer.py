@@ -16,13 +16,14 @@ from parl_mq.replay._rows import Incoming
 from parl_mq.replay.draws import importance_weights, split_frames
 from parl_mq.replay.keys import Keys
 from parl_mq.replay.settings import TableSettings
-from parl_mq.replay.staging import Staging, single_steps
+from parl_mq.replay.staging import FragmentStaging, Staging, single_steps
 from parl_mq.replay.table import Table, TableCounts, UpdateCounts
-from parl_mq.replay.values import StepValues, Value, checked, grouped
+from parl_mq.replay.values import StepValues, Value, grouped, length_of, magnitudes_of
 from parl_mq.replay.windows import FoldedStep, StepWindow
 from parl_mq.spec import TableSpec
 
 _NO_STACKS: Final = "the two rows of a single transition have no room for a frame stack; use add_fragment"
+_NO_VERSION: Final = np.zeros((1, 2), np.uint32)
 
 Array = npt.NDArray[Any]
 Spec = TableSpec | Mapping[str, tuple[tuple[int, ...], npt.DTypeLike]]
@@ -94,6 +95,7 @@ class Replay:
         self._windows: dict[int, StepWindow] = {}
         self._one = self._stage(1)
         self._batch = self._one
+        self._fragment = (0, FragmentStaging(table.spec, self._values, 0))
 
     def __len__(self) -> int:
         return self._table.num_live
@@ -164,7 +166,7 @@ class Replay:
             values.step(action, reward, terminated, truncated, extras),
             values.observation(next_obs),
         )
-        magnitudes = None if priority is None else np.array([priority], np.float64)
+        magnitudes = None if priority is None else magnitudes_of("priority", [priority])
         if self._is_folding:
             return self._store_folded(staging, magnitudes, [stream])
         return self._table.store(incoming, magnitudes)
@@ -201,7 +203,7 @@ class Replay:
         """
         if self._is_stacking:
             raise ValueError(_NO_STACKS)
-        size = len(reward)
+        size = length_of("reward", reward)
         if size != self._batch.incoming.num_fragments:
             self._batch = self._stage(size)
         staging, incoming = self._batch
@@ -212,7 +214,7 @@ class Replay:
             values.step(action, reward, terminated, flags, extras),
             values.observation(next_obs),
         )
-        magnitudes = None if priority is None else np.ascontiguousarray(priority, np.float64)
+        magnitudes = None if priority is None else magnitudes_of("priority", priority)
         if self._is_folding:
             return self._store_folded(staging, magnitudes, list(range(size)))
         return self._table.store(incoming, magnitudes)
@@ -254,46 +256,35 @@ class Replay:
         Raises:
             ValueError: an array does not fit. Nothing was stored.
         """
-        num_steps = len(reward)
-        ends = _of_last_step(terminated, num_steps), _of_last_step(truncated, num_steps)
-        steps = zip(self._values.step_names, self._values.step(action, reward, *ends, extras), strict=True)
-        observations = zip(self._values.observation_names, self._values.observation(obs), strict=True)
-        columns = {
-            **{name: self._column(name, value, num_steps + 1) for name, value in observations},
-            **{name: self._column(name, value, num_steps) for name, value in steps},
-        }
+        num_steps = length_of("reward", reward)
+        if num_steps != self._fragment[0]:
+            self._fragment = num_steps, FragmentStaging(self._table.spec, self._values, num_steps)
+        staging, values = self._fragment[1], self._values
+        ends = _of_last_step(terminated, staging), _of_last_step(truncated, staging)
+        staging.put(values.observation(obs), values.step(action, reward, *ends, extras))
         fragment = FragmentBatch(
-            columns=columns,
+            columns=staging.columns,
             lengths=np.array([num_steps - num_context - num_overlap], np.int32),
             num_context=np.array([num_context], np.int32),
             num_overlap=np.array([num_overlap], np.int32),
             starts_episode=np.array([starts_episode], np.bool_),
-            priorities=None if priorities is None else np.ascontiguousarray(priorities, np.float64),
-            versions=np.zeros((1, 2), np.uint32),
+            priorities=None if priorities is None else magnitudes_of("priorities", priorities),
+            versions=_NO_VERSION,
         )
         return self._table.insert(fragment)
-
-    def _column(self, name: str, value: Value, num_rows: int) -> Array:
-        """A fragment's column; that of a step gets a closing row, which is not read."""
-        column = self._table.spec[name]
-        dtype = np.dtype(column.dtype)
-        array = checked(name, value, (num_rows, *column.shape), dtype)
-        if name in self._values.observation_names:
-            return np.ascontiguousarray(array, dtype)
-        closed = np.zeros((num_rows + 1, *column.shape), dtype)
-        closed[:-1] = array
-        return closed
 
     def sample(self, batch_size: int, beta: float = 0.4) -> ReplayBatch:
         """Draws transitions independently of each other, in proportion to their priorities.
 
         Args:
             batch_size: B; may exceed `len`.
-            beta: exponent of the importance weights; 0 gives weights of 1.
+            beta: exponent of the importance weights, in [0, 1]; 0 gives weights of 1, 1 corrects in full.
 
         Raises:
-            ValueError: there is nothing to draw, or an argument is out of range.
+            ValueError: there is nothing to draw, or an argument is out of range. Nothing was drawn.
         """
+        if not 0.0 <= beta <= 1.0:
+            raise ValueError(f"beta is {beta}: it must lie in [0, 1]")
         draw = self._table.draw(batch_size)
         columns, values = draw.columns, self._values
         obs, next_obs = self._observations(columns)
@@ -314,8 +305,7 @@ class Replay:
         names = self._values.observation_names
         stack = self._table.settings.frame_stack
         if stack == 1:
-            next_names = tuple(f"next_{name}" for name in names)
-            return grouped(columns, "obs", names), grouped(columns, "next_obs", next_names)
+            return grouped(columns, "obs", names), grouped(columns, "next_obs", self._values.next_names)
         obs, next_obs = {}, {}
         for name in names:
             frames = columns[name.replace("obs", "frames", 1)]
@@ -332,7 +322,7 @@ class Replay:
         Raises:
             ValueError: a magnitude or a key is none. Nothing was applied.
         """
-        return self._table.update_priorities(keys, np.ascontiguousarray(magnitudes, np.float64))
+        return self._table.update_priorities(keys, magnitudes_of("magnitudes", magnitudes))
 
     def save(self, path: Path | str) -> None:
         """Writes everything into one file, at once or not at all; steps waiting in n-step windows are left out."""
@@ -481,9 +471,14 @@ def _row_overhead(fragment_length: int, frame_stack: int) -> float | None:
     return 2.0 if fragment_length == frame_stack == 1 else None
 
 
-def _of_last_step(value: Value, num_steps: int) -> Value:
+def _of_last_step(value: Value, staging: FragmentStaging) -> Value:
+    """A flag of the last step as one of each step."""
+    if value is False:
+        return staging.no_ends
     if np.ndim(value) > 0:
         return value
-    flags = np.zeros(num_steps, np.bool_)
+    if not isinstance(value, bool | np.bool_):
+        raise ValueError(f"terminated or truncated is {value!r}: it must be a bool, or an array of them")
+    flags = np.zeros_like(staging.no_ends)
     flags[-1:] = value
     return flags

@@ -4,15 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from parl_mq.errors import SnapshotError
-from parl_mq.replay.layout import LIVE
+from parl_mq.replay._commits import digest_of
+from parl_mq.replay.layout import HEADER_DTYPE, HEADER_NAME
+from parl_mq.replay.mapping import Segment
+from parl_mq.replay.senders import SenderMark
+from parl_mq.replay.snapshot import StoredArray
 
 Array = npt.NDArray[Any]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class RingAccount:
+    """What a ring knows beside its rows.
+
+    Attributes:
+        num_inserted: live rows that were ever committed.
+        max_magnitude: the running maximum.
+        senders: how far each sender's stream is stored, the one that was silent for longest first.
+    """
+
+    num_inserted: int
+    max_magnitude: float
+    senders: list[SenderMark]
+
+    def to_json(self) -> dict[str, Any]:
+        """In JSON values."""
+        senders = [[digest_of(mark.name).hex(), *mark[1:]] for mark in self.senders]
+        return {"num_inserted": self.num_inserted, "max_magnitude": self.max_magnitude, "senders": senders}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> RingAccount:
+        """What `to_json` gave."""
+        senders = [SenderMark(bytes.fromhex(name), *numbers) for name, *numbers in values["senders"]]
+        return cls(values["num_inserted"], values["max_magnitude"], senders)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,28 +62,71 @@ class RingContents:
     columns: dict[str, list[Array]]
     leaves: list[Array]
 
+    @property
+    def end(self) -> int:
+        """The position behind the last."""
+        return self.tail + sum(len(piece) for piece in self.leaves)
+
     def named_arrays(self) -> dict[str, list[Array]]:
         """All of it under names that tell headers, columns and leaves apart."""
-        return {
-            **{f"header/{name}": pieces for name, pieces in self.headers.items()},
-            **{f"column/{name}": pieces for name, pieces in self.columns.items()},
-            "leaves": self.leaves,
-        }
+        return _named(self.headers, self.columns, self.leaves)
 
-    @classmethod
-    def from_named_arrays(cls, tail: int, arrays: Mapping[str, Array]) -> RingContents:
-        """The contents whose arrays these are.
+
+@dataclass(frozen=True, slots=True)
+class StoredContents:
+    """The same in a snapshot.
+
+    Attributes:
+        start: position of the arrays' first row.
+        tail: position of the first valid one; those in front of it may be anything.
+        arrays: by the names of `RingContents.named_arrays`.
+    """
+
+    start: int
+    tail: int
+    arrays: Mapping[str, StoredArray]
+
+    @property
+    def end(self) -> int:
+        """The position behind the last row."""
+        return self.start + min((array.shape[0] for array in self.arrays.values()), default=0)
+
+    def check(self, segment: Segment) -> None:
+        """Whether the rows fit into a segment.
 
         Raises:
-            SnapshotError: their lengths differ, or the leaves are missing.
+            SnapshotError: they have other columns, do not belong together, or are too many.
         """
-        if len({len(array) for array in arrays.values()}) != 1 or "leaves" not in arrays:
-            raise SnapshotError("its arrays do not belong together")
-        headers, columns = (
-            {name.removeprefix(group): [array] for name, array in arrays.items() if name.startswith(group)}
-            for group in ("header/", "column/")
-        )
-        return cls(tail, headers, columns, [arrays["leaves"]])
+        targets = _targets(segment)
+        if targets.keys() != self.arrays.keys():
+            raise SnapshotError(f"its arrays are {sorted(self.arrays)}: they must be {sorted(targets)}")
+        for name, array in self.arrays.items():
+            if array.dtype != targets[name].dtype or array.shape[1:] != targets[name].shape[1:]:
+                raise SnapshotError(f"its array {name!r} is {array.dtype} {array.shape}")
+            if self.start + array.shape[0] != self.end:
+                raise SnapshotError("its arrays do not belong together")
+        if not 0 <= self.start <= self.tail <= self.end <= self.tail + segment.shape.num_rows:
+            raise SnapshotError(
+                f"its rows at positions [{self.start}, {self.end}), valid from {self.tail} on, do not fit into "
+                f"{segment.shape.num_rows}"
+            )
+
+    def write(self, segment: Segment) -> None:
+        """Copies the valid rows and their leaves into a segment that was checked.
+
+        Raises:
+            SnapshotError: an array is damaged.
+        """
+        for name, target in _targets(segment).items():
+            position = self.start
+            for chunk in self.arrays[name].chunks():
+                valid = chunk[max(self.tail - position, 0) :]
+                position += len(chunk)
+                done = 0
+                for slots in slot_ranges(position - len(valid), position, segment.shape.num_rows):
+                    size = slots.stop - slots.start
+                    target[slots] = valid[done : done + size]
+                    done += size
 
 
 def slot_ranges(start: int, stop: int, num_rows: int) -> list[slice]:
@@ -63,32 +137,44 @@ def slot_ranges(start: int, stop: int, num_rows: int) -> list[slice]:
     return [slice(first, last)] if first < last else [slice(first, num_rows), slice(0, last)]
 
 
-def check_headers(headers: npt.NDArray[np.void], leaves: Array, tail: int, num_rows: int) -> int:
-    """Whether rows are whole fragments one behind the other; returns their number of live rows.
+def contents_of(segment: Segment, tail: int, committed: int) -> RingContents:
+    """The rows at the positions [tail, committed) of a segment, as views."""
+    ranges = slot_ranges(tail, committed, segment.shape.num_rows)
+    headers, columns = _fields(segment.records())
+    return RingContents(
+        tail,
+        {name: [array[slots] for slots in ranges] for name, array in headers.items()},
+        {name: [array[slots] for slots in ranges] for name, array in columns.items()},
+        [segment.leaves[slots] for slots in ranges],
+    )
 
-    Draws and evictions follow these numbers through memory without looking back, so that none of them may be wrong.
 
-    Args:
-        headers: [R] in the order of positions.
-        leaves: [R].
-        tail: position of the first.
-        num_rows: of the ring.
+def marks_of(senders: npt.NDArray[np.void]) -> list[SenderMark]:
+    """The marks in a table of senders, the one that was silent for longest first."""
+    entries = senders[senders["number"] > 0]
+    return [
+        SenderMark(bytes(entry["name"]), *(int(entry[name]) for name in ("epoch", "sequence", "rows", "num_bytes")))
+        for entry in entries[np.argsort(entries["number"])]
+    ]
 
-    Raises:
-        SnapshotError: they are not.
-    """
-    left, before = headers["rows_left"].astype(np.int64), headers["rows_before"].astype(np.int64)
-    is_live = (headers["flags"] & LIVE).astype(np.bool_)
-    is_last = left == 0
-    if len(headers) == 0:
-        return 0
-    is_at_end = (tail + np.arange(len(headers))) % num_rows == num_rows - 1
-    starts = np.flatnonzero(before == 0)
-    follows = np.where(is_last[:-1], before[1:] == 0, (left[1:] == left[:-1] - 1) & (before[1:] == before[:-1] + 1))
-    is_whole = before[0] == 0 and is_last[-1] and follows.all() and is_last[is_at_end].all()
-    if not is_whole or (is_live & is_last).any() or (headers["span"][is_live] == 0).any():
-        raise SnapshotError("its rows are not whole fragments")
-    num_live = np.add.reduceat(is_live.astype(np.int64), starts)
-    if (num_live != headers["num_live"][starts]).any() or not (leaves[~is_live] == 0.0).all():
-        raise SnapshotError("its live rows are not those that its fragments name")
-    return int(num_live.sum())
+
+def _targets(segment: Segment) -> dict[str, Array]:
+    headers, columns = _fields(segment.records())
+    return _named(headers, columns, segment.leaves)
+
+
+def _named(headers: Mapping[str, T], columns: Mapping[str, T], leaves: T) -> dict[str, T]:
+    return {
+        **{f"header/{name}": value for name, value in headers.items()},
+        **{f"column/{name}": value for name, value in columns.items()},
+        "leaves": leaves,
+    }
+
+
+def _fields(records: npt.NDArray[np.void]) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Views of the fields of headers, and of the columns, by name."""
+    headers = records[HEADER_NAME]
+    return (
+        {name: headers[name] for name in HEADER_DTYPE.names or ()},
+        {name: records[name] for name in records.dtype.names or () if name != HEADER_NAME},
+    )

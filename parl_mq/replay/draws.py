@@ -9,13 +9,12 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from parl_mq.replay._priorities import importance_weights as importance_weights
 from parl_mq.replay.keys import Keys
 from parl_mq.spec import STEP_COLUMNS, Column, TableSpec
 
 KEYS: Final = "keys"
 PROBABILITIES: Final = "probabilities"
-_SMALLEST_WEIGHT: Final = np.finfo(np.float32).tiny
-"""A weight is never 0, however rare the batch's rarest row is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,23 +66,6 @@ def draw_columns(spec: TableSpec, *, batch_size: int, frame_stack: int, n_step: 
 
 def _renamed(column: Column, group: str, *leading: int) -> Column:
     return Column(column.name.replace("obs", group, 1), (*leading, *column.shape), column.dtype)
-
-
-def importance_weights(probabilities: npt.NDArray[np.float64], beta: float) -> npt.NDArray[np.float32]:
-    """Weights (N P(i))^-beta over the batch's largest one (Schaul et al. 2016, section 3.4), in which N cancels out.
-
-    The largest of the batch, not of the whole table: that one needs a tree of minima, and would scale a whole batch
-    down because of one row that is hardly ever drawn.
-
-    Args:
-        probabilities: [B], each in (0, 1].
-        beta: >= 0; 0 gives weights of 1.
-
-    Returns:
-        [B] in (0, 1].
-    """
-    weights: npt.NDArray[np.float64] = (probabilities.min() / probabilities) ** beta
-    return np.maximum(weights.astype(np.float32), _SMALLEST_WEIGHT)
 
 
 def split_frames(

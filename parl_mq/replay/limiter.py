@@ -3,6 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+NUM_WORDS: Final = 4
+"""int64 words in which a limiter keeps its counts."""
+_INSERTED, _DRAWN, _BEFORE, _RATIO = range(NUM_WORDS)
 
 
 class RatioLimiter:
@@ -22,15 +30,34 @@ class RatioLimiter:
     so that actors need not stop while the learner gets ready. Rows count as they are inserted, whether or not they have
     been evicted since: a table too small for `min_live` live rows at once starts all the same.
 
+    The counts may lie in memory that outlives the process: a limiter that finds some there goes on with them, or, where
+    it holds another ratio, keeps of them only how many rows there were.
+
     Attributes:
         samples_per_insert: the ratio to hold.
         error_band: rows that D may be ahead or behind.
         min_live: rows before the first draw.
-        num_inserted: I.
-        num_drawn: D.
     """
 
-    def __init__(self, samples_per_insert: float, error_band: float, min_live: int) -> None:
+    def __init__(
+        self,
+        samples_per_insert: float,
+        error_band: float,
+        min_live: int,
+        *,
+        words: npt.NDArray[np.int64] | None = None,
+    ) -> None:
+        """A limiter.
+
+        Args:
+            samples_per_insert: the ratio to hold.
+            error_band: rows that D may be ahead or behind.
+            min_live: rows before the first draw.
+            words: [NUM_WORDS] where the counts are kept; zeros at first. None: in memory of its own.
+
+        Raises:
+            ValueError: an argument is out of range.
+        """
         for name, value in (("samples_per_insert", samples_per_insert), ("error_band", error_band)):
             if not 0 < value < math.inf:
                 raise ValueError(f"{name} is {value}: it must be positive and finite")
@@ -39,9 +66,37 @@ class RatioLimiter:
         self.samples_per_insert = samples_per_insert
         self.error_band = error_band
         self.min_live = min_live
-        self.num_inserted = 0
-        self.num_drawn = 0
-        self._num_before = 0
+        self._words = np.zeros(NUM_WORDS, np.int64) if words is None else words
+        ratio = self._words[_RATIO:].view(np.float64)
+        if ratio[0] != samples_per_insert:
+            self._begin_anew()
+            ratio[0] = samples_per_insert
+
+    @property
+    def num_inserted(self) -> int:
+        """I."""
+        return int(self._words[_INSERTED])
+
+    @property
+    def num_drawn(self) -> int:
+        """D."""
+        return int(self._words[_DRAWN])
+
+    @property
+    def _num_before(self) -> int:
+        return int(self._words[_BEFORE])
+
+    def _begin_anew(self) -> None:
+        self._words[_BEFORE] += self._words[_INSERTED]
+        self._words[[_INSERTED, _DRAWN]] = 0
+
+    def catch_up(self, num_inserted: int) -> None:
+        """Counts rows that were stored and not noted, as the process was killed in between.
+
+        Args:
+            num_inserted: all rows that were ever stored.
+        """
+        self.note_inserted(max(0, num_inserted - self.num_inserted - self._num_before))
 
     @property
     def ratio(self) -> float | None:
@@ -63,14 +118,11 @@ class RatioLimiter:
 
     def note_inserted(self, num_rows: int) -> None:
         """Counts live rows that were stored."""
-        if self.num_drawn:
-            self.num_inserted += num_rows
-        else:
-            self._num_before += num_rows
+        self._words[_INSERTED if self.num_drawn else _BEFORE] += num_rows
 
     def note_drawn(self, num_rows: int) -> None:
         """Counts rows that were drawn."""
-        self.num_drawn += num_rows
+        self._words[_DRAWN] += num_rows
 
     def rows_allowed(self) -> int:
         """Live rows that may arrive until no more credit is given; 0: none is given now."""
@@ -97,8 +149,8 @@ class RatioLimiter:
         """Holds another ratio from now on; the counts start anew, as those of the old ratio say nothing about it."""
         fresh = RatioLimiter(samples_per_insert, error_band, self.min_live)
         self.samples_per_insert, self.error_band = fresh.samples_per_insert, fresh.error_band
-        self._num_before += self.num_inserted
-        self.num_inserted = self.num_drawn = 0
+        self._begin_anew()
+        self._words[_RATIO:].view(np.float64)[0] = samples_per_insert
 
     def waiting(self, num_live: int) -> str:
         """What is waited for when somebody waits, such that "NODE waits for" may stand in front of it."""

@@ -17,9 +17,9 @@ import numpy.typing as npt
 from parl_mq.replay._rows import Rows
 from parl_mq.replay.draws import draw_columns
 from parl_mq.replay.keys import POSITION_BITS, Keys, key_prefix, shards_of
-from parl_mq.replay.layout import RowLayout
-from parl_mq.replay.mapping import FORMAT_VERSION, HEADER_BYTES, MAGIC, SEGMENT_HEAD, SegmentShape
+from parl_mq.replay.mapping import HEADER_BYTES, SEGMENT_HEAD, SegmentIdentity
 from parl_mq.replay.refusals import KeysRefused, NotMapped
+from parl_mq.replay.ring_files import segment_path
 from parl_mq.replay.settings import TableSettings
 from parl_mq.spec import Column, TableSpec
 
@@ -56,9 +56,10 @@ class MappedTable:
         self._segments: dict[int, _MappedSegment] = {}
         try:
             for shard in range(settings.num_shards):
-                path = directory / f"{settings.name}.{shard:03d}.ring"
                 prefix = key_prefix(settings.table_index, shard)
-                self._segments[prefix >> POSITION_BITS] = _MappedSegment(settings, spec, shard, path, ring_id)
+                identity = SegmentIdentity(settings.segment_shape(shard, spec), ring_id, shard)
+                path = segment_path(directory, settings.name, shard)
+                self._segments[prefix >> POSITION_BITS] = _MappedSegment(settings, identity, prefix, path)
         except NotMapped:
             self.close()
             raise
@@ -90,7 +91,7 @@ class MappedTable:
         columns = tuple(out.values())
         torn: list[int] = []
         for segment, start, stop in self._runs(keys):
-            torn += [start + index for index in segment.gather(keys[start:stop], columns, start)]
+            torn += segment.gather(keys, columns, start, stop)
         if not torn:
             return _NOTHING_TORN
         is_torn = np.zeros(len(keys), np.bool_)
@@ -130,27 +131,27 @@ class MappedTable:
 class _MappedSegment:
     """One shard's rows, read-only."""
 
-    def __init__(self, settings: TableSettings, spec: TableSpec, shard: int, path: Path, ring_id: str) -> None:
-        shape = settings.segment_shape(shard, spec)
-        self._map = _map(path, shape, ring_id)
+    def __init__(self, settings: TableSettings, identity: SegmentIdentity, prefix: int, path: Path) -> None:
+        shape = identity.shape
+        self._map = _map(path, identity)
         memory = np.frombuffer(self._map, np.uint8)
         head = memory[: SEGMENT_HEAD.itemsize].view(SEGMENT_HEAD)
-        self._prefix = key_prefix(settings.table_index, shard)
+        self._prefix = prefix
         self._rows = Rows(
             memory[HEADER_BYTES + shape.leaves_bytes :],
             head["counters"][0],
-            RowLayout(spec),
+            shape.layout,
             prefix=self._prefix,
             frame_stack=settings.frame_stack,
             n_step=settings.n_step,
             gamma=settings.gamma,
         )
 
-    def gather(self, keys: Keys, columns: tuple[npt.NDArray[Any], ...], first: int) -> list[int]:
-        """Indices of torn rows; the rows go to [first, first + B) of the columns."""
-        if (newest := int(keys.max())) >= self._prefix + self._rows.committed:
+    def gather(self, keys: Keys, columns: tuple[npt.NDArray[Any], ...], start: int, stop: int) -> list[int]:
+        """Copies the windows of keys[start:stop] to these rows of the columns; indices of torn ones."""
+        if (newest := int(keys[start:stop].max())) >= self._prefix + self._rows.committed:
             raise KeysRefused(f"key {newest}: no row of this shard ever had it")
-        return self._rows.gather(keys, columns, first) or []
+        return self._rows.gather(keys, columns, start, stop) or []
 
     def close(self) -> None:
         """Unmaps the file, at once or as soon as a gather under way has ended."""
@@ -159,7 +160,7 @@ class _MappedSegment:
             self._map.close()
 
 
-def _map(path: Path, shape: SegmentShape, ring_id: str) -> mmap.mmap:
+def _map(path: Path, identity: SegmentIdentity) -> mmap.mmap:
     """A read-only map of a file that is exactly what it should be.
 
     Raises:
@@ -170,25 +171,22 @@ def _map(path: Path, shape: SegmentShape, ring_id: str) -> mmap.mmap:
     except OSError as exc:
         raise NotMapped(f"{path}: {exc.strerror}") from exc
     try:
-        _check(path, descriptor, shape, ring_id)
-        return mmap.mmap(descriptor, shape.num_bytes, prot=mmap.PROT_READ)
+        _check(path, descriptor, identity)
+        return mmap.mmap(descriptor, identity.shape.num_bytes, prot=mmap.PROT_READ)
     except OSError as exc:
         raise NotMapped(f"{path}: {exc.strerror}") from exc
     finally:
         os.close(descriptor)
 
 
-def _check(path: Path, descriptor: int, shape: SegmentShape, ring_id: str) -> None:
-    status = os.fstat(descriptor)
+def _check(path: Path, descriptor: int, identity: SegmentIdentity) -> None:
+    """Looks at the file before it is mapped: reading from a map of a short file would kill the process."""
+    status, num_bytes = os.fstat(descriptor), identity.shape.num_bytes
     if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
         raise NotMapped(f"{path}: it is no regular file of this user")
-    if status.st_size != shape.num_bytes:
-        raise NotMapped(f"{path}: it has {status.st_size:,} bytes instead of {shape.num_bytes:,}")
+    if status.st_size != num_bytes:
+        raise NotMapped(f"{path}: it has {status.st_size:,} bytes instead of {num_bytes:,}")
     head = np.frombuffer(os.pread(descriptor, SEGMENT_HEAD.itemsize, 0), SEGMENT_HEAD)[0]
-    if head["magic"] != MAGIC or head["version"] != FORMAT_VERSION:
-        raise NotMapped(f"{path}: it is no ring of format {FORMAT_VERSION}")
-    if head["ring_id"] != ring_id.encode():
-        raise NotMapped(f"{path}: it is another ring than that of the replay node")
-    expected = (shape.num_rows, shape.layout.stride, shape.layout.spec.digest.encode())
-    if (head["num_rows"], head["stride"], head["digest"]) != expected:
-        raise NotMapped(f"{path}: its rows are of another shape")
+    for field, wanted in identity.fields().items():
+        if head[field] != wanted:
+            raise NotMapped(f"{path}: field {field!r} of its head is another one than that of the replay node's ring")

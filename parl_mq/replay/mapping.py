@@ -12,30 +12,65 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from parl_mq.errors import MemoryRefused
+from parl_mq.errors import MemoryRefused, RingRefused
+from parl_mq.replay._commits import PLANS_AT, RECORDS_AT, SENDERS_AT
 from parl_mq.replay._rows import NUM_COUNTERS
 from parl_mq.replay._sum_tree import padded_size
 from parl_mq.replay.layout import RowLayout
 
 MAGIC: Final = b"PARLRING"
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 HEADER_BYTES: Final = 128 * 1024
-"""Head of a segment. The bytes from 256 on are kept for two commit records (64 bytes each) and, from 4,096 on, a table
-of 1,024 senders (64 bytes each)."""
+"""Head of a segment: who it is and its counters, two commit records, two plans, and from SENDERS_AT on the senders."""
+TAIL, RESERVED, COMMITTED, NUM_LIVE = range(NUM_COUNTERS)
+"""Words of the counters."""
+NUM_OWN_WORDS: Final = 8
+"""int64 words in each head that are left to the table's owner."""
 _PAGE_BYTES: Final = 4096
+_LAST_POSITION: Final = 2**47
+"""A ring that stands beyond it has a damaged head, or has stored rows for centuries."""
 
 SEGMENT_HEAD: Final = np.dtype(
+    {
+        "names": [
+            *("magic", "version", "stride", "num_rows", "ring_id", "digest", "arity", "shard"),
+            *("counters", "newest", "max_magnitude", "counts", "words"),
+        ],
+        "formats": [
+            *("S8", "<u4", "<u4", "<i8", "S16", "S16", "<u4", "<u4"),
+            *(("<i8", NUM_COUNTERS), "<u8", "<f8", ("<i8", 4), ("<i8", NUM_OWN_WORDS)),
+        ],
+        "offsets": [0, 8, 12, 16, 24, 40, 56, 60, 64, 96, 104, 112, 192],
+        "itemsize": RECORDS_AT,
+    }
+)
+"""ext/commits.pyx describes the same bytes. `newest` is the number of the newest whole commit, `counts` what
+_shard.Counts counts from `drawn` on."""
+SENDER_DTYPE: Final = np.dtype(
     [
-        ("magic", "S8"),
-        ("version", "<u4"),
-        ("stride", "<u4"),
-        ("num_rows", "<i8"),
-        ("ring_id", "S16"),
-        ("digest", "S16"),
-        ("counters", "<i8", NUM_COUNTERS),
-        ("max_magnitude", "<f8"),
+        ("name", "V16"),
+        ("epoch", "<i8"),
+        ("sequence", "<i8"),
+        ("rows", "<i8"),
+        ("num_bytes", "<i8"),
+        ("number", "<u8"),
+        ("checksum", "<u8"),
     ]
 )
+RECORD_DTYPE: Final = np.dtype(
+    [
+        ("number", "<u8"),
+        ("committed", "<i8"),
+        ("tail", "<i8"),
+        ("num_live", "<i8"),
+        ("num_inserted", "<i8"),
+        ("max_magnitude", "<f8"),
+        ("slot", "<i8"),
+        ("unused", "<i8"),
+        ("sender", SENDER_DTYPE),
+    ]
+)
+PLAN_DTYPE: Final = np.dtype([("number", "<u8"), ("end", "<i8"), ("tail", "<i8"), ("checksum", "<u8")])
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,41 +102,96 @@ class SegmentShape:
         return HEADER_BYTES + self.leaves_bytes + self.rows_bytes
 
 
-class Segment:
-    """The mapped parts of one segment, as arrays.
-
-    A file is allocated in full before it is mapped: touching a page of a sparse file in a full tmpfs would kill the
-    process. Anonymous pages come into being as rows are written.
+@dataclass(frozen=True, slots=True)
+class SegmentIdentity:
+    """Which segment of which ring a file is.
 
     Attributes:
-        counters: [NUM_COUNTERS] int64.
-        max_magnitude: [1] float64.
-        leaves: float64, as long as the tree wants.
-        rows: uint8, whole records.
-        first_position: where positions must start, so that none of a ring that was found here is used again.
-        is_replacement: a ring was found at the path; it is gone.
+        shape: sizes and columns.
+        ring_id: of the ring, the same for all its shards.
+        shard: index.
     """
 
-    def __init__(self, shape: SegmentShape, path: Path | None, ring_id: str) -> None:
-        self._path = path
-        self._layout = shape.layout
-        self.is_replacement = path is not None and path.exists()
-        self.first_position = _next_position(path) if path is not None and self.is_replacement else 0
-        self._map = _map_anonymous(shape.num_bytes) if path is None else _map_file(path, shape.num_bytes)
-        memory = np.frombuffer(self._map, np.uint8)
-        header = memory[: SEGMENT_HEAD.itemsize].view(SEGMENT_HEAD)
-        header["magic"], header["version"], header["ring_id"] = MAGIC, FORMAT_VERSION, ring_id.encode()
-        header["digest"], header["num_rows"] = shape.layout.spec.digest.encode(), shape.num_rows
-        header["stride"] = shape.layout.stride
+    shape: SegmentShape
+    ring_id: str
+    shard: int
+
+    def fields(self) -> dict[str, object]:
+        """What stands in the head, by the field's name."""
+        return {
+            "magic": MAGIC,
+            "version": FORMAT_VERSION,
+            "stride": self.shape.layout.stride,
+            "num_rows": self.shape.num_rows,
+            "ring_id": self.ring_id.encode(),
+            "digest": self.shape.layout.spec.digest.encode(),
+            "arity": self.shape.arity,
+            "shard": self.shard,
+        }
+
+
+class Segment:
+    """The mapped parts of one segment, as arrays; those of a segment that is only looked at are read-only.
+
+    Attributes:
+        path: of the file; None in anonymous memory.
+        shape: sizes and columns.
+        head: [HEADER_BYTES] uint8.
+        counters: [NUM_COUNTERS] int64.
+        newest: [1] uint64, the number of the newest whole commit.
+        max_magnitude: [1] float64.
+        counts: [4] int64, the statistics of _shard.Counts from `drawn` on, as they were at the newest commit.
+        words: [NUM_OWN_WORDS] int64, which belong to the table's owner.
+        records_of_commits: [2] RECORD_DTYPE.
+        plans: [2] PLAN_DTYPE.
+        senders: [NUM_SENDERS] SENDER_DTYPE.
+        leaves: float64, as long as the tree wants.
+        rows: uint8, whole records.
+    """
+
+    def __init__(self, shape: SegmentShape, memory: mmap.mmap, path: Path | None) -> None:
+        self.path = path
+        self.shape = shape
+        self._map = memory
+        whole = np.frombuffer(memory, np.uint8)
+        self.head: npt.NDArray[np.uint8] = whole[:HEADER_BYTES]
+        header = self.head[:RECORDS_AT].view(SEGMENT_HEAD)
+        self._header = header
         self.counters: npt.NDArray[np.int64] = header["counters"][0]
+        self.newest: npt.NDArray[np.uint64] = header["newest"]
         self.max_magnitude: npt.NDArray[np.float64] = header["max_magnitude"]
+        self.counts: npt.NDArray[np.int64] = header["counts"][0]
+        self.words: npt.NDArray[np.int64] = header["words"][0]
+        self.records_of_commits = self.head[RECORDS_AT : RECORDS_AT + 2 * RECORD_DTYPE.itemsize].view(RECORD_DTYPE)
+        self.plans = self.head[PLANS_AT : PLANS_AT + 2 * PLAN_DTYPE.itemsize].view(PLAN_DTYPE)
+        self.senders = self.head[SENDERS_AT : SENDERS_AT + 64 * 1024].view(SENDER_DTYPE)
         leaves_end = HEADER_BYTES + shape.leaves_bytes
-        self.leaves: npt.NDArray[np.float64] = memory[HEADER_BYTES:leaves_end].view(np.float64)
-        self.rows: npt.NDArray[np.uint8] = memory[leaves_end : shape.num_bytes]
+        self.leaves: npt.NDArray[np.float64] = whole[HEADER_BYTES:leaves_end].view(np.float64)
+        self.rows: npt.NDArray[np.uint8] = whole[leaves_end : shape.num_bytes]
 
     def records(self) -> npt.NDArray[np.void]:
         """The rows, as a structured view."""
-        return self._layout.records(self.rows)
+        return self.shape.layout.records(self.rows)
+
+    def name(self, identity: SegmentIdentity) -> None:
+        """Writes into a new segment's head which one it is."""
+        for field, value in identity.fields().items():
+            self._header[field] = value
+
+    def check(self, identity: SegmentIdentity) -> None:
+        """Whether it is that segment.
+
+        Raises:
+            RingRefused: a field of the head differs.
+        """
+        for field, wanted in identity.fields().items():
+            found = self._header[field][0]
+            if found != wanted:
+                raise refusal(self.path, f"field {field!r} of its head is {_shown(found)}, not {_shown(wanted)}")
+
+    def flush(self) -> None:
+        """Writes everything to the disk, if it lies on one, and waits for it."""
+        self._map.flush()
 
     def close(self, *, remove: bool) -> None:
         """Gives the memory back; views that others still hold keep it until they go.
@@ -109,21 +199,72 @@ class Segment:
         Args:
             remove: the file goes too.
         """
-        del self.counters, self.max_magnitude, self.leaves, self.rows
+        for name in [name for name, value in vars(self).items() if isinstance(value, np.ndarray)]:
+            delattr(self, name)
         with contextlib.suppress(BufferError):
             self._map.close()
-        if remove and self._path is not None:
-            self._path.unlink(missing_ok=True)
+        if remove and self.path is not None:
+            self.path.unlink(missing_ok=True)
 
 
-def _next_position(path: Path) -> int:
+def refusal(path: Path | None, what: str) -> RingRefused:
+    """The error that a file of a ring stands for."""
+    folder = f"remove {path.parent}" if path is not None else "leave it"
+    return RingRefused(f"{path}: {what}; start the replay node with --fresh, or {folder}, to begin with an empty ring")
+
+
+def new_segment(identity: SegmentIdentity, path: Path | None) -> Segment:
+    """A segment of zeros.
+
+    A file is allocated in full before it is mapped: touching a page of a sparse file in a full tmpfs would kill the
+    process. Anonymous pages come into being as rows are written.
+
+    Raises:
+        MemoryRefused: there is no room for the file.
+        OSError: it cannot be made, or is there.
+    """
+    num_bytes = identity.shape.num_bytes
+    segment = Segment(identity.shape, _map_anonymous(num_bytes) if path is None else _map_new(path, num_bytes), path)
+    segment.name(identity)
+    return segment
+
+
+def open_segment(identity: SegmentIdentity, path: Path, *, read_only: bool = False) -> Segment:
+    """A segment that was found.
+
+    Raises:
+        RingRefused: the file is missing, cut short, or another one.
+        MemoryRefused: it has holes, and there is no room to fill them.
+    """
+    segment = Segment(identity.shape, _map_found(path, identity.shape.num_bytes, read_only), path)
+    try:
+        segment.check(identity)
+    except RingRefused:
+        segment.close(remove=False)
+        raise
+    return segment
+
+
+def next_position(path: Path) -> int:
     """The first position that the ring in a file never used; 0 if the file is no ring."""
+    position = int(_counters_in(path)[:NUM_LIVE].max())
+    return position if 0 <= position < _LAST_POSITION else 0
+
+
+def has_rows(path: Path) -> bool:
+    """Whether a file is a segment with live rows."""
+    return bool(_counters_in(path)[NUM_LIVE] > 0)
+
+
+def _counters_in(path: Path) -> npt.NDArray[np.int64]:
     with path.open("rb") as file:
         raw = file.read(SEGMENT_HEAD.itemsize)
-    if len(raw) < SEGMENT_HEAD.itemsize:
-        return 0
-    header = np.frombuffer(raw, SEGMENT_HEAD)[0]
-    return int(header["counters"].max()) if header["magic"] == MAGIC and header["version"] == FORMAT_VERSION else 0
+    if len(raw) == SEGMENT_HEAD.itemsize:
+        header = np.frombuffer(raw, SEGMENT_HEAD)[0]
+        if header["magic"] == MAGIC and header["version"] == FORMAT_VERSION:
+            counters: npt.NDArray[np.int64] = header["counters"]
+            return counters
+    return np.zeros(NUM_COUNTERS, np.int64)
 
 
 def _map_anonymous(num_bytes: int) -> mmap.mmap:
@@ -132,16 +273,40 @@ def _map_anonymous(num_bytes: int) -> mmap.mmap:
     return memory
 
 
-def _map_file(path: Path, num_bytes: int) -> mmap.mmap:
-    """A new file in place of any other; who has mapped the old one keeps it."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path.unlink(missing_ok=True)
+def _map_new(path: Path, num_bytes: int) -> mmap.mmap:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        return _map_whole(descriptor, path, num_bytes)
+    except MemoryRefused:
+        path.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def _map_found(path: Path, num_bytes: int, read_only: bool) -> mmap.mmap:
+    try:
+        descriptor = os.open(path, (os.O_RDONLY if read_only else os.O_RDWR) | os.O_NOFOLLOW)
+    except OSError as exc:
+        raise refusal(path, f"it cannot be opened: {exc.strerror}") from exc
+    try:
+        size = os.fstat(descriptor).st_size
+        if size != num_bytes:
+            raise refusal(path, f"it has {size:,} bytes instead of {num_bytes:,}")
+        if read_only:
+            return mmap.mmap(descriptor, num_bytes, access=mmap.ACCESS_READ)
+        return _map_whole(descriptor, path, num_bytes)
+    finally:
+        os.close(descriptor)
+
+
+def _map_whole(descriptor: int, path: Path, num_bytes: int) -> mmap.mmap:
     try:
         os.posix_fallocate(descriptor, 0, num_bytes)
         return mmap.mmap(descriptor, num_bytes)
     except OSError as exc:
-        path.unlink(missing_ok=True)
         raise MemoryRefused(f"cannot allocate {num_bytes:,} bytes for {path}: {exc.strerror}") from exc
-    finally:
-        os.close(descriptor)
+
+
+def _shown(value: object) -> str:
+    return repr(value.decode(errors="replace") if isinstance(value, bytes) else value)

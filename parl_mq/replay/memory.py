@@ -43,12 +43,15 @@ class MemoryNeed:
         )
 
 
-def check_memory(need: MemoryNeed, directory: Path | None, *, proc: Path = _PROC, cgroups: Path = _CGROUPS) -> None:
+def check_memory(
+    need: MemoryNeed, directory: Path | None, *, reused: int = 0, proc: Path = _PROC, cgroups: Path = _CGROUPS
+) -> None:
     """Refuses a table that would not fit.
 
     Args:
         need: what it takes.
         directory: where its files go, on tmpfs or a disk; None: in the memory of this process.
+        reused: bytes of files there that it takes over or takes the place of.
         proc: where /proc is mounted.
         cgroups: where the cgroup hierarchy is mounted.
 
@@ -62,7 +65,7 @@ def check_memory(need: MemoryNeed, directory: Path | None, *, proc: Path = _PROC
         on_disk = {f"the space in {place}": free.f_bavail * free.f_frsize}
         limits = {**limits, **on_disk} if is_in_memory(place, proc) else {**on_disk}
     for what, there_is in limits.items():
-        if there_is is not None and need.num_bytes > there_is * _SHARE:
+        if there_is is not None and need.num_bytes - reused > there_is * _SHARE:
             raise MemoryRefused(
                 f"the table needs {need}, which is more than {_SHARE:.0%} of {what}, {_gib(there_is)}; lower "
                 "replay.buffer_size, or use a machine or a ring directory with more room"

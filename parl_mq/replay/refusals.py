@@ -8,7 +8,15 @@ class FragmentsRefused(ValueError):
 
 
 class PrioritiesRefused(ValueError):
-    """A magnitude is NaN, infinite or negative, or there are more or fewer of them than rows."""
+    """A magnitude is NaN, infinite or negative, or there are more or fewer of them than rows.
+
+    Attributes:
+        num_refused: magnitudes that are none.
+    """
+
+    def __init__(self, message: str, num_refused: int = 0) -> None:
+        super().__init__(message)
+        self.num_refused = num_refused
 
 
 class KeysRefused(ValueError):

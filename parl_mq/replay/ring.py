@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Final, NamedTuple
 
@@ -10,19 +9,21 @@ import numpy as np
 import numpy.typing as npt
 
 from parl_mq.errors import SnapshotError
+from parl_mq.replay._commits import CommitLog, check_rows
 from parl_mq.replay._rows import Incoming, Part, Rows
+from parl_mq.replay._shard import Shard
 from parl_mq.replay._sum_tree import SumTree
-from parl_mq.replay.contents import RingContents, check_headers, slot_ranges
+from parl_mq.replay.contents import RingAccount, RingContents, StoredContents, contents_of, marks_of, slot_ranges
 from parl_mq.replay.keys import Keys
-from parl_mq.replay.layout import HEADER_DTYPE, HEADER_NAME
-from parl_mq.replay.mapping import Segment
+from parl_mq.replay.mapping import NUM_LIVE, TAIL, Segment
 from parl_mq.replay.refusals import TableEmpty
+from parl_mq.replay.senders import SenderMark
 
 Values = npt.NDArray[np.float64]
 Columns = tuple[npt.NDArray[Any], ...]
 
 MAX_TRIES_BESIDE_INSERTS: Final = 3
-"""Gathers of a torn row without the lock; the next one holds it, and no row can be evicted meanwhile."""
+"""Draws in place of a torn row beside inserts; the next one holds them back, and no row can go meanwhile."""
 
 
 class Targets(NamedTuple):
@@ -47,18 +48,6 @@ class Leaves(NamedTuple):
     max_magnitude: float
 
 
-@dataclass(slots=True)
-class RingCounts:
-    """What happened in a ring since it was made, in rows."""
-
-    inserted: int = 0
-    evicted: int = 0
-    drawn: int = 0
-    updated: int = 0
-    stale: int = 0
-    torn: int = 0
-
-
 class Ring:
     """Rows of one shard in the order in which they came, and a leaf for each.
 
@@ -67,31 +56,56 @@ class Ring:
     draw or update waits for a copy. A draw finds its rows under the lock and copies them without it; a row that was
     overwritten meanwhile lies in front of the tail by then, and is drawn again.
 
+    A process may be killed between any two stores of this: what an insert has committed then stays, with the mark of
+    its sender, and what it has not is dead in the ring that is opened next.
+
     Eviction is first in, first out, by whole fragments: when live rows would exceed `capacity`, or room runs short.
 
     Attributes:
+        shard: rows and tree behind one lock.
         lock: held to find rows and to change leaves, briefly.
         writer: held by an insert from its beginning to its end.
         capacity: live rows at most.
         prefix: the key of position 0.
         counts: what happened here.
-        max_magnitude: the largest magnitude that was ever applied; 0 at first.
     """
 
     def __init__(
         self, segment: Segment, rows: Rows, tree: SumTree, *, capacity: int, prefix: int, rng: np.random.Generator
     ) -> None:
-        self.lock = Lock()
+        self.shard = Shard(rows, tree, rng, segment.max_magnitude)
+        self.lock = self.shard.lock
         self.writer = Lock()
         self.rows = rows
         self.tree = tree
         self.capacity = capacity
         self.prefix = prefix
-        self.counts = RingCounts()
-        self.max_magnitude = 0.0
+        self.counts = self.shard.counts
         self._segment = segment
         self._rng = rng
-        rows.restart(segment.first_position, segment.first_position, 0)
+        self._log = CommitLog(segment.head)
+        if self._log.number == 0:
+            self._begin()
+        else:
+            self._go_on()
+
+    def _begin(self) -> None:
+        """Makes an empty ring of a new segment, whose counters say where it starts."""
+        start = self.rows.tail
+        self._restart(start, start, 0)
+        self._log.begin(0, 0.0)
+
+    def _go_on(self) -> None:
+        """Takes over what an earlier process has left, after a repair."""
+        counts = self.counts
+        counts.drawn, counts.updated, counts.stale, counts.torn = self._segment.counts.tolist()
+        counts.inserted = self._log.num_inserted
+        counts.evicted = counts.inserted - self.rows.num_live
+        self._finish_left_over()
+
+    def _restart(self, tail: int, committed: int, num_live: int) -> None:
+        self._log.reserve(committed, tail)
+        self.rows.restart(tail, committed, num_live)
 
     @property
     def stream(self) -> dict[str, Any]:
@@ -102,17 +116,37 @@ class Ring:
     def stream(self, state: dict[str, Any]) -> None:
         self._rng.bit_generator.state = state
 
+    @property
+    def max_magnitude(self) -> float:
+        """The largest magnitude that was ever applied; 0 at first."""
+        return self.shard.max_magnitude
+
     def total(self) -> float:
         """Sum of all leaves."""
-        with self.lock:
-            return self.tree.total
+        return self.shard.total()
 
     def close(self, *, remove: bool) -> None:
-        """Gives the memory back; nothing may be called after it."""
-        del self.rows, self.tree
+        """Gives the memory back, or writes it to the disk where it lies on one; nothing may be called after it."""
+        if not remove:
+            with self.writer, self.lock:
+                self._finish_left_over_alone()
+                self._commit_nothing(None)
+            self._segment.flush()
+        del self.shard, self.rows, self.tree, self._log
         self._segment.close(remove=remove)
 
-    def insert(self, incoming: Incoming, leaves: Leaves) -> Keys:
+    def sender(self, name: str | bytes) -> SenderMark | None:
+        """How far a sender's stream is stored here."""
+        with self.lock:
+            found = self._log.sender(name)
+        return None if found is None else SenderMark(name, *found)
+
+    def remember(self, sender: SenderMark) -> None:
+        """Keeps a sender's mark without any rows."""
+        with self.writer, self.lock:
+            self._commit_nothing(sender)
+
+    def insert(self, incoming: Incoming, leaves: Leaves, sender: SenderMark | None = None) -> Keys:
         """Stores fragments, and waits for other inserts into this ring while they last.
 
         A batch larger than the ring is stored in parts, each of which evicts the one before.
@@ -120,37 +154,65 @@ class Ring:
         Args:
             incoming: fragments that this ring's rows have checked.
             leaves: what their live rows get.
+            sender: its mark with these rows, which is kept if and only if all of them are.
 
         Returns:
             Keys of the live rows, in order.
         """
         keys = np.empty(incoming.num_live, np.uint64)
         with self.writer:
-            if (left_over := self.rows.unfinished()) is not None:
-                self._bury(left_over)
-            part = self._store(incoming, None, leaves, keys)
+            if not self._log.is_settled:
+                self._finish_left_over()
+            part = self._store(incoming, None, leaves, keys, sender)
             while part.stop < incoming.num_fragments:
-                part = self._store(incoming, part, leaves, keys)
+                part = self._store(incoming, part, leaves, keys, sender)
         return keys
 
-    def _store(self, incoming: Incoming, after: Part | None, leaves: Leaves, keys: Keys) -> Part:
-        part = self.rows.reserve(incoming, after, self.capacity)
+    def _store(
+        self, incoming: Incoming, after: Part | None, leaves: Leaves, keys: Keys, sender: SenderMark | None
+    ) -> Part:
+        part = self.rows.plan(incoming, after, self.capacity)
+        self._log.reserve(part.end, part.tail)
+        if part.tail > part.old_tail:
+            with self.lock:
+                self._evict(part)
+        self.rows.scatter(incoming, part, leaves.values, leaves.default, keys)
         with self.lock:
-            self._evict(part)
-        row_of_leaves = np.empty(part.num_rows)
-        self.rows.scatter(incoming, part, leaves.values, leaves.default, row_of_leaves, keys)
-        with self.lock:
-            self._write_leaves(part, row_of_leaves)
-            self._commit(part, leaves.max_magnitude)
+            self.shard.write_leaves(part)
+            self.shard.raise_maximum(leaves.max_magnitude)
+            if part.stop == incoming.num_fragments:
+                self._commit(part, sender)
+            else:
+                self.counts.inserted = self._log.publish(part.end, part.num_live)
         return part
+
+    def _finish_left_over(self) -> None:
+        """Ends what an insert that was interrupted has begun; the caller holds `writer`, or is alone."""
+        with self.lock:
+            self._finish_left_over_alone()
+
+    def _finish_left_over_alone(self) -> None:
+        if (tail := self._log.planned_tail) > self.rows.tail:
+            self._evict_up_to(tail)
+        if (left_over := self.rows.unfinished()) is not None:
+            self._bury(left_over)
+
+    def _evict_up_to(self, tail: int) -> None:
+        """Ends an eviction that may have set leaves to 0 already; no row was overwritten yet."""
+        old_tail, segment = self.rows.tail, self._segment
+        num_evicted, _ = check_rows(segment.rows, segment.shape.layout.stride, segment.leaves, old_tail, tail)
+        self._zero(old_tail, tail)
+        self.counts.evicted += num_evicted
+        segment.counters[NUM_LIVE] -= num_evicted
+        segment.counters[TAIL] = tail
 
     def _bury(self, left_over: Part) -> None:
         """Makes rows dead whose insert was interrupted between its reservation and its commit."""
-        with self.lock:
-            self._evict(left_over)
-            self._zero(left_over.start, left_over.end)
-            self.rows.bury(left_over)
-            self._commit(left_over, 0.0)
+        self._log.reserve(left_over.end, left_over.tail)
+        self._evict(left_over)
+        self._zero(left_over.start, left_over.end)
+        self.rows.bury(left_over)
+        self._commit(left_over, None)
 
     def _evict(self, part: Part) -> None:
         if part.tail > part.old_tail:
@@ -159,28 +221,14 @@ class Ring:
             self.rows.evict(part)
 
     def _zero(self, start: int, stop: int) -> None:
-        for slots in slot_ranges(start, stop, self.rows.num_rows):
-            self.tree.fill(slots.start, slots.stop, 0.0)
+        self.shard.zero(start, stop)
 
-    def _write_leaves(self, part: Part, leaves: Values) -> None:
-        start = part.start % self.rows.num_rows
-        if part.before_wrap == part.num_rows:
-            self.tree.write(start, leaves)
-            return
-        if part.before_wrap:
-            self.tree.write(start, leaves[: part.before_wrap])
-        self.tree.write(0, leaves[part.before_wrap :])
+    def _commit(self, part: Part, sender: SenderMark | None) -> None:
+        """Makes a part count, with all in front of it, for good; the caller holds the lock."""
+        self.counts.inserted = self._log.commit(part.end, part.num_live, self.shard.max_magnitude, sender, self.counts)
 
-    def _commit(self, part: Part, max_magnitude: float) -> None:
-        """Makes a part count: everything that must outlive the process is written here, in this order."""
-        if max_magnitude > self.max_magnitude:
-            self._raise_maximum(max_magnitude)
-        self.counts.inserted += part.num_live
-        self.rows.commit(part)
-
-    def _raise_maximum(self, max_magnitude: float) -> None:
-        self.max_magnitude = max_magnitude
-        self._segment.max_magnitude[0] = max_magnitude
+    def _commit_nothing(self, sender: SenderMark | None) -> None:
+        self._log.commit(self.rows.committed, 0, self.shard.max_magnitude, sender, self.counts)
 
     def draw(self, targets: Targets, start: int, stop: int, chance: float) -> float | None:
         """Draws rows and copies their windows into the rows [start, stop) of the targets.
@@ -195,44 +243,40 @@ class Ring:
             The total at the draw, or None where no row is live: nothing was drawn then. A total of 0 stands for a
             uniform draw.
         """
-        keys, probabilities = targets.keys[start:stop], targets.probabilities[start:stop]
-        with self.lock:
-            total = self._choose(keys, probabilities)
-            if total is None:
-                return None
-            self.counts.drawn += stop - start
-        torn = self.rows.gather(keys, targets.columns, start)
-        if torn is not None:
-            self._draw_again(torn, keys, probabilities, targets.columns, start)
-        if chance != 1.0:
-            probabilities *= chance
-        return total
-
-    def draw_keys(self, keys: Keys, probabilities: Values, chance: float) -> float | None:
-        """Draws rows and copies nothing; otherwise as `draw`, for the whole of both arrays."""
-        with self.lock:
-            total = self._choose(keys, probabilities)
-            if total is None:
-                return None
-            self.counts.drawn += len(keys)
-        if chance != 1.0:
-            probabilities *= chance
-        return total
-
-    def _choose(self, keys: Keys, probabilities: Values) -> float | None:
-        """Fills in keys and p_i / total; the caller holds the lock."""
-        total = self.tree.total
-        if total > 0.0:
-            self._rng.random(out=probabilities)
-            self.tree.draw(probabilities, keys.view(np.int64), probabilities)
-            self.rows.locate(keys)
-            probabilities /= total
-        elif self.rows.num_live > 0:
-            self._choose_uniformly(keys)
-            probabilities[:] = 1.0 / self.rows.num_live
-        else:
+        total = self.choose(targets.keys, targets.probabilities, start, stop, chance)
+        if total is None:
             return None
+        torn = self.rows.gather(targets.keys, targets.columns, start, stop)
+        if torn is not None:
+            self._draw_again(torn, targets, chance)
         return total
+
+    def choose(
+        self, keys: Keys, probabilities: Values, start: int, stop: int, chance: float, *, is_again: bool = False
+    ) -> float | None:
+        """Draws keys alone, into [start, stop) of the arrays, and their probabilities.
+
+        Args:
+            keys: [B], C-contiguous.
+            probabilities: [B], likewise.
+            start: see above.
+            stop: see above.
+            chance: see `draw`.
+            is_again: not to be counted as drawn.
+
+        Returns:
+            As `draw`. The rows may go at any time, as they would after a `draw`.
+        """
+        total = self.shard.choose(keys, probabilities, start, stop, chance, is_again)
+        if total > 0.0:
+            return total
+        with self.lock:
+            if self.rows.num_live == 0:
+                return None
+            self._choose_uniformly(keys[start:stop])
+            probabilities[start:stop] = chance / self.rows.num_live
+            self.counts.drawn += 0 if is_again else stop - start
+        return 0.0
 
     def _choose_uniformly(self, keys: Keys) -> None:
         num_chosen = 0
@@ -243,98 +287,58 @@ class Ring:
             keys[num_chosen : num_chosen + len(live)] = live
             num_chosen += len(live)
 
-    def _draw_again(self, torn: list[int], keys: Keys, probabilities: Values, columns: Columns, start: int) -> None:
-        self.counts.torn += len(torn)
-        for i in torn:
-            key, probability = keys[i : i + 1], probabilities[i : i + 1]
+    def _draw_again(self, torn: list[int], targets: Targets, chance: float) -> None:
+        with self.lock:
+            self.counts.torn += len(torn)
+        for row in torn:
             for _ in range(MAX_TRIES_BESIDE_INSERTS):
-                if self._choose_one(key, probability) and self.rows.gather(key, columns, start + i) is None:
+                if self._draw_one(row, targets, chance):
                     break
             else:
-                self._draw_alone(key, probability, columns, start + i)
+                self._draw_alone(row, targets, chance)
 
-    def _choose_one(self, key: Keys, probability: Values) -> bool:
-        with self.lock:
-            return self._choose(key, probability) is not None
+    def _draw_one(self, row: int, targets: Targets, chance: float) -> bool:
+        """Draws into one row of the targets; tells whether it is whole."""
+        total = self.choose(targets.keys, targets.probabilities, row, row + 1, chance, is_again=True)
+        return total is not None and self.rows.gather(targets.keys, targets.columns, row, row + 1) is None
 
-    def _draw_alone(self, key: Keys, probability: Values, columns: Columns, row: int) -> None:
+    def _draw_alone(self, row: int, targets: Targets, chance: float) -> None:
         """Draws with inserts held back: one under way may have evicted all rows, and not committed its own yet."""
-        with self.writer, self.lock:
-            if self._choose(key, probability) is None:
+        with self.writer:
+            if not self._draw_one(row, targets, chance):
                 raise TableEmpty("an insert was interrupted after it had evicted the last rows")
-            self.rows.gather(key, columns, row)
-
-    def find(self, keys: Keys) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Slots of the keys that are still valid, and their indices; the caller holds the lock.
-
-        Raises:
-            KeysRefused: a key was never given to a live row of this shard.
-        """
-        slots, indices = np.empty(len(keys), np.int64), np.empty(len(keys), np.int64)
-        num_found = self.rows.find(keys, slots, indices)
-        return slots[:num_found], indices[:num_found]
-
-    def set_leaves(self, slots: npt.NDArray[np.int64], values: Values, num_stale: int, max_magnitude: float) -> None:
-        """Writes leaves, the last of equal slots winning; the caller holds the lock."""
-        self.tree.set(slots, values)
-        self.counts.updated += len(slots)
-        self.counts.stale += num_stale
-        if max_magnitude > self.max_magnitude:
-            self._raise_maximum(max_magnitude)
 
     def contents(self) -> RingContents:
         """All rows, as views; the caller holds `writer` while it uses them, and `lock` if updates may come."""
-        ranges = slot_ranges(self.rows.tail, self.rows.committed, self.rows.num_rows)
-        records = self._segment.records()
-        headers, columns = _fields(records)
-        return RingContents(
-            self.rows.tail,
-            {name: [array[slots] for slots in ranges] for name, array in headers.items()},
-            {name: [array[slots] for slots in ranges] for name, array in columns.items()},
-            [self.tree.leaves[slots] for slots in ranges],
-        )
+        return contents_of(self._segment, self.rows.tail, self.rows.committed)
 
-    def restore(self, contents: RingContents, max_magnitude: float) -> None:
+    def account(self) -> RingAccount:
+        """What goes with the contents; the caller holds `lock`."""
+        return RingAccount(self._log.num_inserted, self.max_magnitude, marks_of(self._segment.senders))
+
+    def restore(self, contents: StoredContents, account: RingAccount) -> None:
         """Puts rows back where they were; the ring is new.
 
         Raises:
             SnapshotError: they are not the rows of such a ring. The ring is not to be used then.
         """
-        (leaves,) = contents.leaves
-        num_rows = self.rows.num_rows
-        committed = contents.tail + len(leaves)
-        if contents.tail < 0 or len(leaves) > num_rows:
-            raise SnapshotError(f"{len(leaves)} rows from position {contents.tail} on do not fit into {num_rows}")
-        records = self._segment.records()
-        headers, columns = _fields(records)
-        slots = np.arange(contents.tail, committed) % num_rows
-        for targets, given in ((headers, contents.headers), (columns, contents.columns)):
-            if targets.keys() != given.keys():
-                raise SnapshotError(f"its columns are {sorted(given)}: they must be {sorted(targets)}")
-            for name, (column,) in given.items():
-                if column.dtype != targets[name].dtype or column.shape[1:] != targets[name].shape[1:]:
-                    raise SnapshotError(f"its column {name!r} is {column.dtype} {column.shape}")
-                targets[name][slots] = column
-        num_live = check_headers(records[HEADER_NAME][slots], leaves, contents.tail, num_rows)
-        self._write_restored(contents.tail, leaves)
-        self.rows.restart(contents.tail, committed, num_live)
-        self._raise_maximum(max_magnitude)
-
-    def _write_restored(self, tail: int, leaves: Values) -> None:
-        done = 0
-        for slots in slot_ranges(tail, tail + len(leaves), self.rows.num_rows):
-            size = slots.stop - slots.start
-            try:
-                self.tree.write(slots.start, leaves[done : done + size])
-            except ValueError as exc:
-                raise SnapshotError(f"its priorities are damaged: {exc}") from exc
-            done += size
-
-
-def _fields(records: npt.NDArray[np.void]) -> tuple[dict[str, npt.NDArray[Any]], dict[str, npt.NDArray[Any]]]:
-    """Views of the fields of headers, and of the columns, by name."""
-    headers = records[HEADER_NAME]
-    return (
-        {name: headers[name] for name in HEADER_DTYPE.names or ()},
-        {name: records[name] for name in records.dtype.names or () if name != HEADER_NAME},
-    )
+        segment = self._segment
+        contents.check(segment)
+        contents.write(segment)
+        stride = segment.shape.layout.stride
+        num_live, reached = check_rows(segment.rows, stride, segment.leaves, contents.tail, contents.end)
+        if reached < contents.end:
+            raise SnapshotError(f"its rows from position {reached} on are no whole fragment")
+        if account.num_inserted < num_live or not 0.0 <= account.max_magnitude < np.inf:
+            raise SnapshotError(f"its account is damaged: {account.num_inserted} rows, {account.max_magnitude}")
+        try:
+            for slots in slot_ranges(contents.tail, contents.end, self.rows.num_rows):
+                self.tree.write(slots.start, segment.leaves[slots].copy())  # through the tree, which checks and marks
+        except ValueError as exc:
+            raise SnapshotError(f"its priorities are damaged: {exc}") from exc
+        self._restart(contents.tail, contents.end, num_live)
+        self.shard.raise_maximum(account.max_magnitude)
+        self._log.begin(account.num_inserted, account.max_magnitude)
+        for mark in account.senders:
+            self._commit_nothing(mark)
+        self.counts.inserted, self.counts.evicted = account.num_inserted, account.num_inserted - num_live

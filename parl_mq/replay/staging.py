@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from parl_mq.fragments import FragmentBatch
-from parl_mq.replay._rows import RowWriter
-from parl_mq.replay.values import StepValues, Value, checked
+from parl_mq.replay._steps import LARGEST_FLOAT32, Limits, StepWriter
+from parl_mq.replay.values import StepValues
 from parl_mq.replay.windows import FoldedStep
 from parl_mq.spec import TableSpec
 
@@ -31,48 +31,37 @@ def single_steps(columns: dict[str, Array], priorities: npt.NDArray[np.float64] 
     )
 
 
+class FragmentStaging:
+    """Arrays of one fragment of T steps and its closing row, that are filled again and again.
+
+    Attributes:
+        columns: [T + 1, ...] by name.
+        no_ends: [T] False.
+        put: takes the values of all steps; see StepWriter.put_fragment.
+    """
+
+    def __init__(self, spec: TableSpec, values: StepValues, num_steps: int) -> None:
+        self.columns = _rows(spec, num_steps + 1)
+        self.no_ends = np.zeros(num_steps, np.bool_)
+        self.put = _writer(self.columns, spec, values, is_fragment=True).put_fragment
+
+
 class Staging:
     """Arrays of N transitions, in place for a table, that are filled again and again.
 
     Attributes:
         columns: [2 N, ...] by name; row 2 i is step i, row 2 i + 1 shows the observation after it.
         fragments: the same.
+        put: takes the values of one transition, where N = 1; see StepWriter.
+        put_all: takes those of all N, each with a leading axis.
     """
 
     def __init__(self, spec: TableSpec, values: StepValues, size: int) -> None:
-        self.columns: dict[str, Array] = {
-            column.name: np.zeros((2 * size, *column.shape), column.dtype) for column in spec.columns
-        }
+        self.columns = _rows(spec, 2 * size)
         self.fragments = single_steps(self.columns)
-        self._size = size
-        self._observation = {name: self.columns[name] for name in values.observation_names}
-        self._step = {name: self.columns[name] for name in values.step_names}
-        self._put_observation = RowWriter(self._observation).put
-        self._put_step = RowWriter(self._step).put
-
-    def put(self, obs: tuple[Value, ...], step: tuple[Value, ...], next_obs: tuple[Value, ...]) -> None:
-        """Takes the values of one transition.
-
-        Raises:
-            ValueError: one does not fit its column.
-        """
-        self._put_observation(obs, 0)
-        self._put_step(step, 0)
-        self._put_observation(next_obs, 1)
-
-    def put_all(self, obs: tuple[Value, ...], step: tuple[Value, ...], next_obs: tuple[Value, ...]) -> None:
-        """Takes the values of all N, each with a leading axis.
-
-        Raises:
-            ValueError: one does not fit its column.
-        """
-        for columns, values, first in (
-            (self._observation, obs, 0),
-            (self._step, step, 0),
-            (self._observation, next_obs, 1),
-        ):
-            for (name, array), value in zip(columns.items(), values, strict=True):
-                array[first::2] = checked(name, value, (self._size, *array.shape[1:]), array.dtype)
+        writer = _writer(self.columns, spec, values, is_fragment=False)
+        self.put = writer.put
+        self.put_all = writer.put_all
 
     def step(self, index: int) -> tuple[dict[str, Array], float, bool]:
         """Copies of the values of one step, its reward, and whether the episode ended with it."""
@@ -102,3 +91,25 @@ class Staging:
             for name in ("terminated", "truncated"):
                 columns[name][row] = self.columns[name][2 * index]
         return columns, spans
+
+
+def _rows(spec: TableSpec, num_rows: int) -> dict[str, Array]:
+    return {column.name: np.zeros((num_rows, *column.shape), column.dtype) for column in spec.columns}
+
+
+def _writer(columns: dict[str, Array], spec: TableSpec, values: StepValues, *, is_fragment: bool) -> StepWriter:
+    return StepWriter(
+        {name: columns[name] for name in values.observation_names},
+        {name: columns[name] for name in values.step_names},
+        _limits(spec),
+        is_fragment=is_fragment,
+    )
+
+
+def _limits(spec: TableSpec) -> list[Limits]:
+    """What steps must keep to: a reward is finite; an action lies in its space, where the spec names one."""
+    spaces = [(name, spec.spaces[name]) for name in spec.action_names if name in spec.spaces]
+    return [
+        Limits("reward", [-LARGEST_FLOAT32], [LARGEST_FLOAT32]),
+        *(Limits(name, space.low, space.high) for name, space in spaces),
+    ]

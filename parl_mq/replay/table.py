@@ -14,21 +14,26 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from parl_mq.errors import SnapshotError
+from parl_mq.errors import RingRefused, SnapshotError
 from parl_mq.fragments import FragmentBatch
+from parl_mq.replay._priorities import Priorities
 from parl_mq.replay._rows import Incoming, Rows
-from parl_mq.replay._sum_tree import LARGEST_VALUE, SumTree
-from parl_mq.replay.contents import RingContents
+from parl_mq.replay._shard import largest_magnitude, totals, update
+from parl_mq.replay._sum_tree import SumTree
+from parl_mq.replay.contents import RingAccount, StoredContents
 from parl_mq.replay.draws import KEYS, PROBABILITIES, Draw, draw_columns
-from parl_mq.replay.keys import POSITION_BITS, Keys, key_prefix, shards_of
+from parl_mq.replay.keys import Keys, key_prefix
 from parl_mq.replay.layout import RowLayout
-from parl_mq.replay.mapping import Segment
+from parl_mq.replay.mapping import COMMITTED, RESERVED, TAIL, Segment, SegmentIdentity, new_segment
 from parl_mq.replay.memory import check_memory
-from parl_mq.replay.refusals import KeysRefused, PrioritiesRefused, TableEmpty
-from parl_mq.replay.ring import Leaves, Ring, RingCounts, Targets
+from parl_mq.replay.recovery import find_repair
+from parl_mq.replay.refusals import PrioritiesRefused, TableEmpty
+from parl_mq.replay.ring import Leaves, Ring, Targets
+from parl_mq.replay.ring_files import RingFiles
+from parl_mq.replay.senders import SenderMark, newest
 from parl_mq.replay.settings import FRAGMENTS_PER_SEGMENT
 from parl_mq.replay.settings import TableSettings as TableSettings
-from parl_mq.replay.snapshot import read_snapshot, write_snapshot
+from parl_mq.replay.snapshot import Snapshot, open_snapshot, write_snapshot
 from parl_mq.spec import Column, TableSpec
 
 Magnitudes = npt.NDArray[np.float64]
@@ -80,46 +85,89 @@ class Table:
     """
 
     def __init__(
-        self, settings: TableSettings, spec: TableSpec, *, directory: Path | None, rng: np.random.Generator
+        self,
+        settings: TableSettings,
+        spec: TableSpec,
+        *,
+        directory: Path | None,
+        rng: np.random.Generator,
+        fresh: bool = False,
+        labels: Mapping[str, str] | None = None,
     ) -> None:
-        """An empty table.
+        """A table that goes on with the rows of the ring in `directory`, or an empty one.
 
         Args:
             settings: how it keeps and draws rows.
             spec: its columns.
-            directory: where its ring lies, one file `NAME.SHARD.ring` a shard; a ring found there is replaced. None: in
-                anonymous memory.
+            directory: of its ring alone, one file `NAME.SHARD.ring` a shard; made if it is not there. A ring found in
+                it must be of a table with the same columns and settings. None: in anonymous memory.
             rng: source of the shards' random streams.
+            fresh: a ring found is replaced by an empty one, whatever it is.
+            labels: what the owner calls a ring that is made, to be read beside it.
 
         Raises:
             MemoryRefused: it would not fit; nothing was allocated or replaced.
+            RingRefused: the ring found is damaged, foreign, or in use; it is left as it is.
             ValueError: the spec cannot be drawn from.
         """
         self.settings = settings
         self.spec = spec
-        self.ring_id = secrets.token_hex(8)
         self._need = settings.memory_need(spec)
         names = [column.name for column in self.draw_columns(1)]
+        self._drawn_names = names[:-2]  # keys and probabilities stand behind them
         if len(set(names)) != len(names):
             raise ValueError(f"an extra column has the name of one of a draw's own: {names}")
         self._newest_batch: tuple[int, list[tuple[str, tuple[int, ...], np.dtype[Any]]]] = (0, [])
-        check_memory(self._need, directory)
         self._rng = rng
         self._turn = 0
+        self._draws = 0
         self._num_refused = 0
         self._has_warned = False
-        segments = [self._segment(shard, directory) for shard in range(settings.num_shards)]
-        self.is_replacement = any(segment.is_replacement for segment in segments)
-        self._rings = [self._ring(*item) for item in zip(count(), segments, rng.spawn(len(segments)), strict=False)]
+        self.ring_id = secrets.token_hex(8)
+        self.is_reopened = False
+        self._files = None if directory is None else RingFiles(directory, settings.name)
+        try:
+            segments = self._segments(fresh=fresh, labels=labels or {})
+            self._rings = [self._ring(*item) for item in zip(count(), segments, rng.spawn(len(segments)), strict=False)]
+            if self._files is not None and not self.is_reopened:
+                self._files.note_open()
+        except BaseException:
+            if self._files is not None:
+                self._files.abandon()
+            raise
+        self.words = segments[0].words
+        self._shards = [ring.shard for ring in self._rings]
+        self._priorities = Priorities(alpha=settings.alpha, eps=settings.eps, is_uniform=settings.kind == "uniform")
         self._most_rows = min(ring.rows.num_rows for ring in self._rings) // FRAGMENTS_PER_SEGMENT
         self._most_live = min(ring.capacity for ring in self._rings)
         self._newest_default = (-1.0, Leaves(None, 0.0, 0.0))
-        if self.is_replacement:
-            log.warning("table %s: an old ring in %s was replaced by an empty one", settings.name, directory)
 
-    def _segment(self, shard: int, directory: Path | None) -> Segment:
-        path = directory / f"{self.settings.name}.{shard:03d}.ring" if directory is not None else None
-        return Segment(self.settings.segment_shape(shard, self.spec), path, self.ring_id)
+    def _segments(self, *, fresh: bool, labels: Mapping[str, str]) -> list[Segment]:
+        files = self._files
+        if files is None:
+            check_memory(self._need, None)
+            shapes = [self.settings.segment_shape(shard, self.spec) for shard in range(self.settings.num_shards)]
+            return [new_segment(SegmentIdentity(shape, self.ring_id, i), None) for i, shape in enumerate(shapes)]
+        is_found = not fresh and files.has_ring()
+        check_memory(self._need, files.directory, reused=files.num_bytes_found)
+        return self._reopen(files) if is_found else self._create(files, labels)
+
+    def _reopen(self, files: RingFiles) -> list[Segment]:
+        segments = files.reopen(self.settings, self.spec)
+        repairs = [find_repair(segment) for segment in segments]
+        files.note_open()
+        for repair in repairs:
+            repair.apply()
+        self.ring_id, self.is_reopened = files.ring_id, True
+        return segments
+
+    def _create(self, files: RingFiles, labels: Mapping[str, str]) -> list[Segment]:
+        if files.found_files:
+            log.warning("table %s: what lay in %s is replaced by an empty ring", self.settings.name, files.directory)
+        made = files.create(self.settings, self.spec, self.ring_id, labels)
+        for segment, first_position in made:
+            segment.counters[[TAIL, RESERVED, COMMITTED]] = first_position
+        return [segment for segment, _ in made]
 
     def _ring(self, shard: int, segment: Segment, rng: np.random.Generator) -> Ring:
         settings = self.settings
@@ -159,11 +207,7 @@ class Table:
     @property
     def max_magnitude(self) -> float:
         """What a row without a magnitude of its own gets."""
-        largest = FIRST_MAGNITUDE
-        for ring in self._rings:
-            if ring.max_magnitude > largest:
-                largest = ring.max_magnitude
-        return largest
+        return largest_magnitude(self._shards, FIRST_MAGNITUDE)
 
     @property
     def max_priority(self) -> float:
@@ -171,36 +215,59 @@ class Table:
         return self._default_leaves().default
 
     def _default_leaves(self) -> Leaves:
-        magnitude = self.max_magnitude
+        magnitude = largest_magnitude(self._shards, FIRST_MAGNITUDE)
         if magnitude != self._newest_default[0]:
-            default = float(self._priorities(np.array([magnitude]))[0])
+            default = float(self._priorities.of(np.array([magnitude]))[0])
             self._newest_default = magnitude, Leaves(None, default, 0.0)
         return self._newest_default[1]
 
     @property
     def counts(self) -> TableCounts:
         """What happened since the table was made."""
-        each = [ring.counts for ring in self._rings]
-        names = [field.name for field in fields(RingCounts)]
-        return TableCounts(
-            **{name: sum(getattr(one, name) for one in each) for name in names}, refused=self._num_refused
-        )
+        names = [field.name for field in fields(TableCounts) if field.name != "refused"]
+        sums = {name: sum(getattr(ring.counts, name) for ring in self._rings) for name in names}
+        return TableCounts(**sums, refused=self._num_refused)
 
     def close(self, *, remove: bool = True) -> None:
         """Gives the memory back; nothing may be called after it.
 
         Args:
-            remove: the ring's files go too.
+            remove: the ring's files go too; else all of them are on the disk when this returns.
         """
+        files, self._files = self._files, None
+        self._shards.clear()
+        self.words = self.words.copy()  # a view of it would keep the memory
         while self._rings:
             self._rings.pop().close(remove=remove)
+        if files is not None:
+            files.close(remove=remove)
 
-    def insert(self, fragments: FragmentBatch, spans: npt.NDArray[np.uint8] | None = None) -> Keys:
+    def sender(self, name: str | bytes) -> SenderMark | None:
+        """How far a sender's stream is stored; None: the table knows nothing of it.
+
+        Of each shard the 1,024 senders are known that sent last.
+        """
+        return newest([mark for ring in self._rings if (mark := ring.sender(name)) is not None])
+
+    def remember(self, sender: SenderMark) -> None:
+        """Keeps a mark without rows: of a message that was refused for good."""
+        self._rings[self._turn % len(self._rings)].remember(sender)
+
+    def insert(
+        self,
+        fragments: FragmentBatch,
+        spans: npt.NDArray[np.uint8] | None = None,
+        *,
+        sender: SenderMark | None = None,
+    ) -> Keys:
         """Stores fragments, all in one shard; they can be drawn once this returns.
+
+        With a ring in a directory they are there again after this process was killed, unless they were evicted.
 
         Args:
             fragments: at least one; copied.
             spans: [R] steps folded into each row, >= 1; None: 1 each.
+            sender: kept with them, so that a sender need send again only what is not stored.
 
         Returns:
             [num_live] uint64 keys of the live rows, in order. Of a batch larger than a shard the first have gone.
@@ -209,7 +276,7 @@ class Table:
             FragmentsRefused: a column, a length or a flag does not fit. Nothing was stored.
             PrioritiesRefused: a magnitude is NaN, infinite or negative, or their number is wrong. Nothing was stored.
         """
-        return self.store(self.take(fragments, spans), fragments.priorities)
+        return self.store(self.take(fragments, spans), fragments.priorities, sender=sender)
 
     def take(self, fragments: FragmentBatch, spans: npt.NDArray[np.uint8] | None = None) -> Incoming:
         """Checks fragments for `store`; the first half of `insert`, for callers that use the same arrays again.
@@ -219,12 +286,15 @@ class Table:
         """
         return self._rings[-1].rows.take(fragments, spans, self._most_rows, self._most_live)
 
-    def store(self, incoming: Incoming, magnitudes: Magnitudes | None = None) -> Keys:
+    def store(
+        self, incoming: Incoming, magnitudes: Magnitudes | None = None, *, sender: SenderMark | None = None
+    ) -> Keys:
         """Stores what `take` has checked, with what its arrays hold now; the other half of `insert`.
 
         Args:
             incoming: from this table's `take`. No step but a fragment's last may have been made to end an episode.
             magnitudes: of its live rows; None: the running maximum.
+            sender: as `insert`.
 
         Raises:
             PrioritiesRefused: as `insert`.
@@ -234,8 +304,8 @@ class Table:
         ring = self._rings[self._turn % len(self._rings)]
         self._turn += 1  # two threads may now and then take the same turn, which does no harm
         if magnitudes is None:
-            return ring.insert(incoming, self._default_leaves())
-        return ring.insert(incoming, Leaves(self._priorities(magnitudes), 0.0, magnitudes.max()))
+            return ring.insert(incoming, self._default_leaves(), sender)
+        return ring.insert(incoming, Leaves(self._priorities.of(magnitudes), 0.0, float(magnitudes.max())), sender)
 
     def check_magnitudes(self, magnitudes: Magnitudes, num_expected: int) -> None:
         """Counts and refuses magnitudes that are none.
@@ -243,26 +313,11 @@ class Table:
         Raises:
             PrioritiesRefused: see `insert`.
         """
-        if magnitudes.dtype != np.float64 or magnitudes.shape != (num_expected,):
-            raise PrioritiesRefused(
-                f"magnitudes are {magnitudes.dtype} {magnitudes.shape}: they must be float64 {(num_expected,)}"
-            )
-        if num_expected and not (magnitudes.min() >= 0.0 and magnitudes.max() < np.inf):
-            bad = np.flatnonzero(~((magnitudes >= 0.0) & (magnitudes < np.inf)))
-            self._num_refused += len(bad)
-            raise PrioritiesRefused(
-                f"magnitude {magnitudes[bad[0]]} at index {bad[0]} is not finite and >= 0; none of the {num_expected} "
-                "was applied"
-            )
-
-    def _priorities(self, magnitudes: Magnitudes) -> Magnitudes:
-        if self.settings.kind == "uniform":
-            return np.ones(len(magnitudes))
-        shifted = np.minimum(magnitudes, LARGEST_VALUE) + self.settings.eps
-        priorities: Magnitudes = shifted**self.settings.alpha
-        if self.settings.eps == 0.0:
-            priorities[shifted == 0.0] = 0.0  # 0^0 is 1, but what has no priority stays without one at alpha = 0
-        return priorities
+        try:
+            self._priorities.check(magnitudes, num_expected)
+        except PrioritiesRefused as refused:
+            self._num_refused += refused.num_refused
+            raise
 
     def draw_columns(self, batch_size: int) -> list[Column]:
         """The arrays of a draw: names, shapes with the leading B, dtypes."""
@@ -286,14 +341,13 @@ class Table:
             raise ValueError(f"batch_size is {batch_size}: it must be at least 1")
         wanted = self._arrays_of(batch_size)
         if out is None:
-            arrays = {name: np.empty(shape, dtype) for name, shape, dtype in wanted}
+            arrays = [np.empty(shape, dtype) for _, shape, dtype in wanted]
         else:
-            arrays = {name: _fitting(out, name, shape, dtype) for name, shape, dtype in wanted}
-        *columns, keys, probabilities = arrays.values()
+            arrays = [_fitting(out, name, shape, dtype) for name, shape, dtype in wanted]
+        *columns, keys, probabilities = arrays
         targets = Targets(tuple(columns), keys, probabilities)
         total = self._fill(batch_size, lambda ring, start, stop, chance: ring.draw(targets, start, stop, chance))
-        del arrays[KEYS], arrays[PROBABILITIES]
-        return Draw(arrays, keys, probabilities, self.num_live, total)
+        return Draw(dict(zip(self._drawn_names, columns, strict=True)), keys, probabilities, self.num_live, total)
 
     def draw_keys(self, batch_size: int, out: Mapping[str, npt.NDArray[Any]] | None = None) -> Draw:
         """Draws rows as `draw` does and copies none: for a reader that has the table mapped (MappedTable).
@@ -306,7 +360,8 @@ class Table:
             A draw without columns. Its rows may be overwritten before they are read.
 
         Raises:
-            TableEmpty, ValueError: as `draw`.
+            TableEmpty: as `draw`.
+            ValueError: likewise.
         """
         if batch_size < 1:
             raise ValueError(f"batch_size is {batch_size}: it must be at least 1")
@@ -316,50 +371,57 @@ class Table:
             keys = _fitting(out, KEYS, (batch_size,), np.dtype(np.uint64))
             probabilities = _fitting(out, PROBABILITIES, (batch_size,), np.dtype(np.float64))
         total = self._fill(
-            batch_size,
-            lambda ring, start, stop, chance: ring.draw_keys(keys[start:stop], probabilities[start:stop], chance),
+            batch_size, lambda ring, start, stop, chance: ring.choose(keys, probabilities, start, stop, chance)
         )
         return Draw({}, keys, probabilities, self.num_live, total)
 
     def _arrays_of(self, batch_size: int) -> list[tuple[str, tuple[int, ...], np.dtype[Any]]]:
-        if batch_size != self._newest_batch[0]:
+        size, arrays = self._newest_batch  # read once: another thread may draw batches of another size
+        if size != batch_size:
             columns = self.draw_columns(batch_size)
-            self._newest_batch = (
-                batch_size,
-                [(column.name, column.shape, np.dtype(column.dtype)) for column in columns],
-            )
-        return self._newest_batch[1]
+            arrays = [(column.name, column.shape, np.dtype(column.dtype)) for column in columns]
+            self._newest_batch = batch_size, arrays
+        return arrays
 
     def _fill(self, batch_size: int, draw: Callable[[Ring, int, int, float], float | None]) -> float:
-        """Lets each ring draw its share: `draw` takes the ring, the first row, the one behind the last, its chance."""
-        num_drawn = 0
+        """Lets each ring draw its share: `draw` takes the ring, the rows [start, stop), and the ring's chance."""
         total = 0.0
-        while num_drawn < batch_size:
-            before = num_drawn
-            for ring, size, chance in self._split(batch_size - num_drawn):
-                ring_total = draw(ring, num_drawn, num_drawn + size, chance)
-                if ring_total is not None:
-                    total = max(total, ring_total / chance)
-                    num_drawn += size
-            if num_drawn == before:
+        missing = [(0, batch_size)]
+        while missing:
+            open_ranges, missing = missing, []
+            for first, last in open_ranges:
+                parts = self._split(first, last)
+                for ring, start, stop, chance in parts:
+                    ring_total = draw(ring, start, stop, chance)
+                    if ring_total is None:
+                        missing.append((start, stop))
+                    else:
+                        total = max(total, ring_total / chance)
+                if not parts:
+                    missing.append((first, last))
+            if missing == open_ranges:
                 self._wait_for_rows()
         if total == 0.0 and not self._has_warned:
             self._has_warned = True
             log.warning("table %s: all priorities are 0; rows are drawn uniformly", self.settings.name)
         return total
 
-    def _split(self, size: int) -> list[tuple[Ring, int, float]]:
-        """(ring, rows, chance of the ring) of the rings that take part in a draw."""
+    def _split(self, start: int, stop: int) -> list[tuple[Ring, int, int, float]]:
+        """(ring, start, stop, chance of the ring) of the rings that take part in a draw of the rows [start, stop)."""
         if len(self._rings) == 1:
-            return [(self._rings[0], size, 1.0)]
-        weights = np.array([ring.total() for ring in self._rings])
+            return [(self._rings[0], start, stop, 1.0)]
+        weights = totals(self._shards)
         if not weights.any():
             weights = np.array([float(ring.rows.num_live) for ring in self._rings])
         if not weights.any():
             return []
         chances = weights / weights.sum()
-        sizes = self._rng.multinomial(size, chances)
-        return [(self._rings[s], int(sizes[s]), float(chances[s])) for s in np.flatnonzero(sizes)]
+        ends: list[int] = (start + self._rng.multinomial(stop - start, chances).cumsum()).tolist()
+        ranges = zip(self._rings, [start, *ends[:-1]], ends, chances.tolist(), strict=True)
+        parts = [(ring, first, last, float(chance)) for ring, first, last, chance in ranges if first < last]
+        self._draws += 1
+        turn = self._draws % len(parts)  # two threads then seldom want the same ring at once
+        return parts[turn:] + parts[:turn]
 
     def _wait_for_rows(self) -> None:
         """Waits for inserts under way, which may have evicted the last live rows already.
@@ -384,29 +446,12 @@ class Table:
             PrioritiesRefused: a magnitude is NaN, infinite or negative, or there are not U. None was applied.
             KeysRefused: a key is not of this table, or was never given to a live row. None was applied.
         """
-        if keys.dtype != np.uint64 or keys.ndim != 1:
-            raise KeysRefused(f"keys are {keys.dtype} {keys.shape}: they must be uint64 [U]")
-        self.check_magnitudes(magnitudes, len(keys))
-        parts = self._by_ring(np.ascontiguousarray(keys), magnitudes, self._priorities(magnitudes))
-        with ExitStack() as locks:
-            for part in parts:
-                locks.enter_context(part.ring.lock)
-            found = [part.ring.find(part.keys) for part in parts]
-            num_applied = sum(part.apply(*slots) for part, slots in zip(parts, found, strict=True))
+        try:
+            num_applied = update(self._shards, self._priorities, keys, magnitudes)
+        except PrioritiesRefused as refused:
+            self._num_refused += refused.num_refused
+            raise
         return UpdateCounts(num_applied, len(keys) - num_applied)
-
-    def _by_ring(self, keys: Keys, magnitudes: Magnitudes, priorities: Magnitudes) -> list[_Update]:
-        """The updates of each ring, in the order of the rings; that of the locks, therefore."""
-        if len(self._rings) == 1:
-            return [_Update(self._rings[0], keys, magnitudes, priorities)]
-        shards = shards_of(keys)
-        by_shard = {ring.prefix >> POSITION_BITS: ring for ring in self._rings}
-        present = [int(shard) for shard in np.unique(shards)]
-        if foreign := [shard for shard in present if shard not in by_shard]:
-            index = int(np.flatnonzero(shards == foreign[0])[0])
-            raise KeysRefused(f"keys[{index}] is {keys[index]}: it is not of table {self.settings.name}")
-        masks = [(by_shard[shard], shards == shard) for shard in present]
-        return [_Update(ring, keys[mask], magnitudes[mask], priorities[mask]) for ring, mask in masks]
 
     def save(self, path: Path, metadata: Mapping[str, Any]) -> None:
         """Writes all rows with their keys and priorities, and the random streams, into one file.
@@ -433,8 +478,10 @@ class Table:
                 "settings": asdict(self.settings),
                 "columns": columns,
                 "spaces": spaces,
+                "starts": [one.tail for one in contents],
                 "tails": [one.tail for one in contents],
-                "max_magnitudes": [ring.max_magnitude for ring in self._rings],
+                "accounts": [ring.account().to_json() for ring in self._rings],
+                "words": self.words.tolist(),
                 "streams": [ring.stream for ring in self._rings],
                 "stream": self._rng.bit_generator.state,
                 "turn": self._turn,
@@ -442,61 +489,62 @@ class Table:
             write_snapshot(path, {"table": own, "more": dict(metadata)}, arrays)
 
     @classmethod
-    def load(cls, path: Path, *, directory: Path | None = None) -> tuple[Table, dict[str, Any]]:
+    def load(
+        cls, path: Path, *, directory: Path | None = None, fresh: bool = False, labels: Mapping[str, str] | None = None
+    ) -> tuple[Table, dict[str, Any]]:
         """The table that `save` wrote, which goes on exactly as that one, and the metadata.
+
+        Args:
+            path: of the file.
+            directory: as of a new table.
+            fresh: a ring found there is replaced.
+            labels: as of a new table.
 
         Raises:
             SnapshotError: the file is missing, damaged, or of another kind or version.
             MemoryRefused: the table would not fit.
+            RingRefused: there is a ring in the directory, or in use; it is left as it is.
         """
-        metadata, arrays = read_snapshot(path)
+        snapshot = open_snapshot(path)
+        if fresh:
+            snapshot.verify()  # before anything goes for it
         try:
-            own = metadata["table"]
+            own = snapshot.metadata["table"]
             settings = TableSettings(**own["settings"])
             table = cls(
                 settings,
                 TableSpec.from_wire(own["columns"], own["spaces"]),
                 directory=directory,
                 rng=np.random.default_rng(0),
+                fresh=fresh,
+                labels=labels,
             )
+            if table.is_reopened:
+                table.close(remove=False)
+                raise RingRefused(f"{directory} holds a ring; give --fresh to replace it by {path}")
             try:
-                table._restore(own, arrays)
+                table._restore(own, snapshot)
             except BaseException:
                 table.close()
                 raise
-            return table, metadata["more"]
+            return table, snapshot.metadata["more"]
         except SnapshotError as exc:
             raise SnapshotError(f"{path}: {exc}") from exc
         except (ValueError, KeyError, TypeError, IndexError) as exc:
             raise SnapshotError(f"{path}: it does not describe a table: {exc}") from exc
 
-    def _restore(self, own: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    def _restore(self, own: Mapping[str, Any], snapshot: Snapshot) -> None:
         for shard, ring in enumerate(self._rings):
             prefix = f"{shard}/"
-            given = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-            contents = RingContents.from_named_arrays(own["tails"][shard], given)
-            ring.restore(contents, own["max_magnitudes"][shard])
-            ring.stream = own["streams"][shard]
-        self._rng.bit_generator.state = own["stream"]
+            given = {name.removeprefix(prefix): one for name, one in snapshot.arrays.items() if name.startswith(prefix)}
+            contents = StoredContents(own["starts"][shard], own["tails"][shard], given)
+            ring.restore(contents, RingAccount.from_json(own["accounts"][shard]))
+            if "streams" in own:
+                ring.stream = own["streams"][shard]
+        if "stream" in own:
+            self._rng.bit_generator.state = own["stream"]
+        self.words[:] = own["words"]
         self._turn = own["turn"]
-
-
-class _Update(NamedTuple):
-    """New priorities of one ring's rows, [U] each."""
-
-    ring: Ring
-    keys: Keys
-    magnitudes: Magnitudes
-    priorities: Magnitudes
-
-    def apply(self, slots: npt.NDArray[np.int64], indices: npt.NDArray[np.int64]) -> int:
-        """Writes what is still valid, under the ring's lock; returns how many that were."""
-        num_stale = len(self.keys) - len(slots)
-        magnitudes, priorities = self.magnitudes, self.priorities
-        if num_stale:
-            magnitudes, priorities = magnitudes[indices], priorities[indices]
-        self.ring.set_leaves(slots, priorities, num_stale, float(magnitudes.max(initial=0.0)))
-        return len(slots)
 
 
 def _fitting(

@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from parl_mq.replay.refusals import PrioritiesRefused
 from parl_mq.spec import STEP_COLUMNS, TableSpec
 
 Array = npt.NDArray[Any]
@@ -36,11 +37,44 @@ def checked(name: str, value: Value, shape: tuple[int, ...], dtype: np.dtype[Any
     return array
 
 
+def magnitudes_of(name: str, value: Any) -> npt.NDArray[np.float64]:
+    """What somebody gave as magnitudes, as a row of float64.
+
+    Raises:
+        PrioritiesRefused: they are not real numbers.
+    """
+    array = np.asarray(value)
+    if array.dtype.kind not in "iuf":
+        raise PrioritiesRefused(f"{name} is {array.dtype}: it must be real numbers")
+    return np.ascontiguousarray(array, np.float64)
+
+
+def length_of(name: str, value: Value) -> int:
+    """Rows of what has a leading axis.
+
+    Raises:
+        ValueError: it has none.
+    """
+    try:
+        return len(value)
+    except TypeError as exc:
+        raise ValueError(f"{name} is {value!r}: it must have a leading axis") from exc
+
+
 class StepValues:
-    """The columns of a step by their roles: observation, and all others in the order action, step columns, extras."""
+    """The columns of a step by their roles: observation, and all others in the order action, step columns, extras.
+
+    Attributes:
+        observation_names: of the observation's columns.
+        next_names: of the columns of a draw that hold the next observation.
+        action_names: of the action's.
+        extra_names: of those that are neither these nor step columns.
+        step_names: of all but the observation's.
+    """
 
     def __init__(self, spec: TableSpec) -> None:
         self.observation_names = spec.observation_names
+        self.next_names = tuple(f"next_{name}" for name in spec.observation_names)
         self.extra_names = tuple(
             column.name
             for column in spec.columns

@@ -20,12 +20,12 @@ from parl_mq.model.snapshot import WeightsSnapshot
 from parl_mq.model.weights import unpack
 from parl_mq.net.channel import Frame
 from parl_mq.net.credit import SenderBook
-from parl_mq.net.zmq_channel import Network
 from parl_mq.rollout.building import build_collector
 from parl_mq.rollout.collector import Collected, Collector
 from parl_mq.services.faults import FaultCount
 from parl_mq.services.hub_link import HubLink
 from parl_mq.services.joining import attach_message, joined, offer_spec, run_config
+from parl_mq.services.network import network_of
 from parl_mq.services.replay_link import ReplayLink
 from parl_mq.services.runtime import NodeOptions, StopSignal, WorkThread
 from parl_mq.services.weights_client import WeightsClient
@@ -64,7 +64,7 @@ async def serve(options: NodeOptions, stop: StopSignal) -> int:
     Raises:
         EnvironmentFault: the environments cannot be made, or broke too often in a row.
     """
-    network, work = Network(), WorkThread("environments")
+    network, work = network_of(options), WorkThread("environments")
     try:
         async with joined(network, options, "actor", stop) as (link, welcome):
             config = run_config(welcome, options)
@@ -76,7 +76,7 @@ async def serve(options: NodeOptions, stop: StopSignal) -> int:
 
             rollout = Rollout(work, build, FaultCount(options.name, config.actor.max_environment_faults))
             await rollout.begin()
-            await offer_spec(link, rollout.collector.spec)
+            offer_spec(link, rollout.collector.spec)
             link.status.waits("the replay node to open its table")
             replays = await stop.wait_for(link.replay_endpoints())
             if replays is not None:
@@ -206,9 +206,12 @@ class Actor:
         again: list[list[Frame]] = []
         match message:
             case Attached():
+                lost_before = self._book.lost_rows
                 again = self._book.reattach(
                     message.last_sequence, counted_rows=message.counted_rows, counted_bytes=message.counted_bytes
                 )
+                if (lost := self._book.lost_rows - lost_before) > 0:
+                    log.warning("%d rows that the replay node had acknowledged are gone with its ring", lost)
                 self._book.grant(message.credit_rows, message.credit_bytes)
             case Credit():
                 self._book.acknowledge(message.last_sequence)
@@ -283,6 +286,7 @@ class Actor:
             sent_rows_total=self._book.sent_rows,
             acknowledged_rows_total=self._book.acknowledged_rows,
             abandoned_rows_total=self._book.abandoned_rows,
+            lost_rows_total=self._book.lost_rows,
         )
 
     async def _insert(self, replay: ReplayLink, fragments: FragmentBatch) -> None:

@@ -12,11 +12,11 @@ from parl_mq.errors import EXIT_OK, EnvironmentFault
 from parl_mq.learn.threads import prepare_training_thread
 from parl_mq.model.snapshot import WeightsSnapshot
 from parl_mq.model.weights import unpack
-from parl_mq.net.zmq_channel import Network
 from parl_mq.rollout.building import build_evaluator
 from parl_mq.rollout.evaluation import Evaluation, Evaluator
 from parl_mq.services.hub_link import HubLink
 from parl_mq.services.joining import joined, run_config
+from parl_mq.services.network import network_of
 from parl_mq.services.runtime import NodeOptions, StopSignal, WorkThread
 from parl_mq.services.weights_client import WeightsClient
 from parl_mq.wire.messages import EvaluationFinished
@@ -26,7 +26,7 @@ log = logging.getLogger("parl_mq")
 
 async def serve(options: NodeOptions, stop: StopSignal) -> int:
     """Runs an evaluator until it is told to stop."""
-    network, work = Network(), WorkThread("evaluation")
+    network, work = network_of(options), WorkThread("evaluation")
     try:
         async with joined(network, options, "evaluator", stop) as (link, welcome):
             config = run_config(welcome, options)
@@ -83,7 +83,7 @@ class Judge:
             lengths=evaluation.lengths.tolist(),
             duration_s=time.monotonic() - started,
         )
-        await self._stop.wait_for(self._link.deliver(report))
+        self._link.deliver(report)
         return True
 
     def _play(self, snapshot: WeightsSnapshot) -> Evaluation | None:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 import uuid
+from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,14 +14,17 @@ from typing import Any, Final
 
 from parl_mq import __version__
 from parl_mq.config.models import RunConfig
-from parl_mq.errors import EXIT_OK, WireError
+from parl_mq.errors import EXIT_OK, ConfigError, WireError
 from parl_mq.learn.checkpoint import Checkpoint, save_best
+from parl_mq.net.channel import SendOutcome, ServerChannel
 from parl_mq.net.zmq_channel import Network
 from parl_mq.services.backlog import Backlog
 from parl_mq.services.complaints import Complaints
-from parl_mq.services.hub_state import Evaluation, HubState, Outgoing
+from parl_mq.services.hub_state import HubState, Outgoing
+from parl_mq.services.network import network_of
 from parl_mq.services.run_directory import RunDirectory
 from parl_mq.services.runtime import SUPERVISOR_GONE, NodeOptions, StopSignal
+from parl_mq.services.tally import Evaluation
 from parl_mq.services.weights_store import WeightsStore
 from parl_mq.spec import WeightsVersion
 from parl_mq.wire.codec import Decoder, encode
@@ -52,23 +56,26 @@ class Hub:
 
     def __init__(self, network: Network, control_endpoint: str, options: HubOptions, stop: StopSignal) -> None:
         self._control = network.bind(control_endpoint)
-        self._weights = network.bind(_beside(self._control.endpoint))
-        self._stop = stop
         self._directory = RunDirectory(options.directory)
+        before = self._directory.read_memory()
+        self._weights = _bind_weights(network, self._control.endpoint, before.weights_endpoint)
+        self._stop = stop
         self._config = options.config
         self._started_at = options.started_at
         self._store = WeightsStore()
         self._backlog = Backlog(self._weights)
         self._state = HubState(
             options.config,
-            run_id=uuid.uuid4().hex[:12],
+            run_id=before.run_id or uuid.uuid4().hex[:12],
             weights_endpoint=self._weights.endpoint,
             started_at=options.started_at,
-            before=self._directory.read_memory(),
+            before=before,
+            now=time.monotonic(),
         )
         self._control_complaints, self._weights_complaints = Complaints("control"), Complaints("weights")
         self._is_done = asyncio.Event()
         self._next_metrics_at = 0.0
+        self._directory.write_endpoint(self._control.endpoint)
 
     async def run(self) -> int:
         """Serves until the run is over; returns the exit code."""
@@ -82,12 +89,14 @@ class Hub:
                 task.cancel()
         self._record_metrics()
         self._directory.write_summary(self.summary())
+        self._directory.forget_endpoint()
         return EXIT_OK if self._state.error is None else self._state.error[1]
 
     def summary(self) -> dict[str, Any]:
         """What summary.json holds."""
         state, figures, wall_s = self._state, self._state.figures(), self._state.wall_s(time.monotonic())
         steps, updates = figures.get("env_steps_total", 0.0), figures.get("updates_total", 0.0)
+        failures = self._directory.read_failures()
         return {
             "preset": self._config.preset,
             "env_id": self._config.environment.id,
@@ -95,7 +104,7 @@ class Hub:
             "seed": self._config.seed,
             "target_return": self._config.stop.target_return,
             "reached": state.time_to_target_s is not None,
-            "eval_return": state.eval_return,
+            "eval_return": state.tally.eval_return,
             "env_steps": int(steps),
             "updates": int(updates),
             "wall_s": round(wall_s, 3),
@@ -105,12 +114,16 @@ class Hub:
             "samples_per_insert": figures.get("samples_per_insert"),
             "run_dir": str(self._directory.path),
             "episodes": int(figures["episodes_total"]),
-            "evaluations": state.num_evaluations,
-            "best_eval_return": state.best_eval_return,
+            "evaluations": state.tally.num_evaluations,
+            "best_eval_return": state.tally.best_eval_return,
             "first_env_step_s": None if state.first_step_s is None else round(state.first_step_s, 3),
             "stop_reason": state.stop_reason,
             "interrupted": state.was_interrupted,
             "error": None if state.error is None else state.error[0],
+            "rows": {**state.rows().to_json(), "balanced": state.rows().is_balanced},
+            "lost_updates": int(figures["lost_updates_total"]),
+            "restarts": dict(Counter(row["node"] for row in failures if row["restart"] is not None)),
+            "failures": failures,
             "version": __version__,
         }
 
@@ -118,10 +131,10 @@ class Hub:
         decode = Decoder(ToHub)
         while True:
             for peer, frames in await self._control.receive_many():
-                before = len(self._state.evaluations)
+                before = len(self._state.tally.evaluations)
                 try:
                     message, _ = decode(frames)
-                    self._send(self._state.handle(peer, message, time.monotonic()))
+                    outgoing = self._state.handle(peer, message, time.monotonic())
                 except WireError as error:
                     self._control_complaints.note(peer, error)
                     continue
@@ -129,8 +142,9 @@ class Hub:
                     log.error("a node has failed: %s", message.error)
                 if isinstance(message, EvaluationFinished):
                     self._store.release(WeightsVersion(*message.version))
-                for evaluation in self._state.evaluations[before:]:
+                for evaluation in self._state.tally.evaluations[before:]:
                     self._record_evaluation(evaluation)
+                self._send(outgoing)
                 self._after_change()
 
     async def _serve_weights(self) -> None:
@@ -168,8 +182,14 @@ class Hub:
             self._is_done.set()
 
     def _send(self, outgoing: Iterable[Outgoing]) -> None:
-        for peer, message in outgoing:
-            self._control.try_send(peer, encode(message))
+        """Sends, after what has been settled is written: nobody hears of anything that a restart would not know."""
+        if self._state.take_settled():
+            self._directory.write_memory(self._state.memory(time.monotonic()))
+        queue = deque(outgoing)
+        while queue:
+            peer, message = queue.popleft()
+            if self._control.try_send(peer, encode(message)) is SendOutcome.GONE:
+                queue.extend(self._state.note_unreachable(peer, time.monotonic()))
 
     def _record_metrics(self) -> None:
         now = time.monotonic()
@@ -179,6 +199,7 @@ class Hub:
         figures["dropped_messages_total"] = figures.get("dropped_messages_total", 0.0) + dropped_here
         self._directory.append_metrics({"kind": "figures", "time_s": time_s, "phase": self._state.phase, **figures})
         self._directory.write_memory(self._state.memory(now))
+        self._directory.write_status(self._state.status(now).model_dump(mode="json", exclude={"kind"}))
 
     def _record_evaluation(self, evaluation: Evaluation) -> None:
         report = evaluation.report
@@ -196,14 +217,16 @@ class Hub:
             }
         )
         snapshot = self._store.get(WeightsVersion(*report.version))
-        if evaluation.is_best and snapshot is not None:
+        if evaluation.is_best and snapshot is None:
+            log.warning("the best weights so far, version %s, went with an earlier hub: not kept", report.version)
+        elif evaluation.is_best and snapshot is not None:
             values = {"eval_return": evaluation.mean_return, "env_steps": evaluation.env_steps}
             save_best(self._directory.checkpoints, Checkpoint(report.updates, snapshot.payload, values=values))
 
 
 async def serve(options: NodeOptions, hub: HubOptions, stop: StopSignal) -> int:
     """Runs a hub to the run's end."""
-    network = Network()
+    network = network_of(options)
     try:
         return await Hub(network, options.hub, hub, stop).run()
     finally:
@@ -212,8 +235,14 @@ async def serve(options: NodeOptions, hub: HubOptions, stop: StopSignal) -> int:
             options.remove_sockets()
 
 
-def _beside(control: str) -> str:
-    """Where the weights socket is bound: beside the control socket, on any free port for tcp."""
+def _bind_weights(network: Network, control: str, before: str) -> ServerChannel:
+    """The weights socket: beside the control socket; for tcp at the port of an earlier hub, else at any free one."""
     if control.startswith("ipc://"):
-        return f"{control}.weights"
-    return f"{control.rpartition(':')[0]}:0"
+        return network.bind(f"{control}.weights")
+    host = control.rpartition(":")[0]
+    if before.rpartition(":")[0] == host:
+        try:
+            return network.bind(before)
+        except ConfigError as error:
+            log.warning("nodes that knew the earlier hub have to be started again: %s", error)
+    return network.bind(f"{host}:0")

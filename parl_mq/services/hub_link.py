@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import os
 import resource
 import socket
 import time
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar, assert_never
 
 from parl_mq.errors import PeerTimeout, Refused
 from parl_mq.net.channel import ClientChannel
-from parl_mq.services.runtime import StopSignal
+from parl_mq.services.runtime import SUPERVISOR_GONE, StopSignal
 from parl_mq.spec import TableSpec
 from parl_mq.wire.codec import Decoder, encode
 from parl_mq.wire.messages import (
@@ -24,12 +27,16 @@ from parl_mq.wire.messages import (
     Heartbeat,
     HeartbeatSeen,
     Hello,
+    HelloHeld,
     HelloRefused,
     Message,
     OpenTable,
+    Ping,
+    Pong,
     Role,
     RunProgress,
     RunState,
+    RunStatus,
     SayHello,
     Stop,
     Welcome,
@@ -41,6 +48,8 @@ JOIN_TIMEOUT_S: Final = 30.0
 """A hub that does not answer for this long is given up at the start."""
 MAX_TEXT: Final = 2000
 """Characters of a text in a message."""
+LEAVE_S: Final = 2.0
+"""A hub has this long to say that it has heard a node's Goodbye."""
 LONG_S: Final = 2.0
 """From here on it is told how long a node has been waiting."""
 REPEAT_HELLO_S: Final = 2.0
@@ -99,8 +108,30 @@ class NodeStatus:
         return {**finite, "rss_bytes": _resident_bytes(), "cpu_seconds_total": cpu_s}
 
 
+@dataclass(slots=True)
+class _Delivery:
+    """A message that the hub must get.
+
+    Attributes:
+        behind: sequence number of the first heartbeat sent after it; None while it has not been sent.
+    """
+
+    message: Message
+    behind: int | None = None
+
+
 class HubLink:
-    """Speaks with the hub for one node. `run` does the receiving and beating; the rest only reads or sends."""
+    """Speaks with the hub for one node. `run` does the receiving and beating; the rest only reads or sends.
+
+    Messages of one connection arrive in order. So a heartbeat that was answered says that all before it have arrived;
+    and when the hub, or the connection, is another one, this node is welcomed anew, and says again what was not sure.
+
+    Attributes:
+        status: what the heartbeats say.
+        run_state: what has been settled so far; None before the hub has said it.
+        on_progress: called with each RunProgress; only supervisors get any.
+        run_is_done: the stop that has come was the run's own end: nothing is kept for a resumption.
+    """
 
     def __init__(
         self,
@@ -114,13 +145,18 @@ class HubLink:
         self.status = NodeStatus()
         self.run_state: RunState | None = None
         self.on_progress: Callable[[RunProgress], None] | None = None
+        self.run_is_done = False
         self._channel = channel
         self._stop = stop
         self._decode = Decoder(FromHub)
         self._welcome: asyncio.Future[Welcome] = asyncio.get_running_loop().create_future()
         self._opening: asyncio.Future[OpenTable] = asyncio.get_running_loop().create_future()
         self._changed = asyncio.Condition()
+        self._held = asyncio.Event()
         self._sequence = 0
+        self._deliveries: deque[_Delivery] = deque()
+        self._is_welcome = False
+        self._all_arrived = asyncio.Event()
         self._hello = Hello(
             protocol=PROTOCOL_VERSION,
             role=role,
@@ -153,11 +189,15 @@ class HubLink:
             Refused: the hub gave a reason.
             PeerTimeout: no answer within JOIN_TIMEOUT_S.
         """
+        loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(JOIN_TIMEOUT_S):
+            async with asyncio.timeout(JOIN_TIMEOUT_S) as limit:
                 while not self._welcome.done():
                     await self._channel.send(encode(self._hello))
                     await asyncio.wait({self._welcome}, timeout=REPEAT_HELLO_S)
+                    if self._held.is_set():  # it has answered, only not decided
+                        self._held.clear()
+                        limit.reschedule(loop.time() + JOIN_TIMEOUT_S)
                 return self._welcome.result()
         except TimeoutError as error:
             raise PeerTimeout(f"the hub did not answer within {JOIN_TIMEOUT_S:.0f} s; is it running?") from error
@@ -195,12 +235,18 @@ class HubLink:
         """Sends a message that may be lost while the hub is away: the next one says it again."""
         self._channel.try_send(encode(message))
 
-    async def deliver(self, message: Message) -> None:
-        """Sends a message that must not be lost; waits until the hub can take it."""
-        await self._channel.send(encode(message))
+    def deliver(self, message: Message) -> None:
+        """Sends a message that must not be lost: again and again until the hub, this one or the next, has it.
+
+        It may get it twice.
+        """
+        self._deliveries.append(_Delivery(message))
+        self._all_arrived.clear()
+        self._send_deliveries()
 
     def beat(self) -> None:
         """Sends a heartbeat now."""
+        self._send_deliveries()
         self._sequence += 1
         status = self.status
         self.send(
@@ -213,9 +259,38 @@ class HubLink:
             )
         )
 
-    def say_goodbye(self, error: str | None = None) -> None:
-        """The last message, with the final counters, and what ended the node where that was an error."""
-        self.send(Goodbye(counters=self.status.measured(), error=None if error is None else error[:MAX_TEXT]))
+    async def leave(self, error: str | None = None) -> None:
+        """Says the last message, with the final counters, and waits a while until the hub has heard all of them.
+
+        Args:
+            error: what ended the node, where that was an error.
+        """
+        if self._stop.reason == SUPERVISOR_GONE:
+            return  # the hub goes as well, and nobody reads what it would write
+        if not self._welcome.done() or self._welcome.exception() is not None:
+            return  # it was never in the run
+        self._sequence += 1
+        told = None if error is None else error[:MAX_TEXT]
+        goodbye = Goodbye(counters=self.status.measured(), error=told, sequence=self._sequence)
+        self.deliver(goodbye)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._all_arrived.wait(), LEAVE_S)
+
+    def _send_deliveries(self) -> None:
+        if not self._is_welcome:
+            return
+        for delivery in self._deliveries:
+            if delivery.behind is None:
+                if not self._channel.try_send(encode(delivery.message)):
+                    return
+                answered = delivery.message.sequence if isinstance(delivery.message, Goodbye) else self._sequence + 1
+                delivery.behind = answered
+
+    def _note_arrived(self, sequence: int) -> None:
+        while self._deliveries and (behind := self._deliveries[0].behind) is not None and behind <= sequence:
+            self._deliveries.popleft()
+        if not self._deliveries:
+            self._all_arrived.set()
 
     async def _beat(self) -> None:
         welcome = await asyncio.shield(self._welcome)
@@ -233,13 +308,17 @@ class HubLink:
         known: FromHubMessage = message
         match known:
             case Welcome():
-                self._hello = self._hello.model_copy(update={"run_id": known.run_id})
-                if not self._welcome.done():
-                    self._welcome.set_result(known)
+                self._take_welcome(known)
             case HelloRefused():
                 self._refuse(known)
             case SayHello():
+                self._is_welcome = False
                 self.send(self._hello)
+            case HelloHeld():
+                log.info("not in the run yet: %s", known.reason)
+                self._held.set()
+            case Ping():
+                self.send(Pong())
             case RunState():
                 async with self._changed:
                     self.run_state = known
@@ -248,14 +327,26 @@ class HubLink:
                 if not self._opening.done():
                     self._opening.set_result(known)
             case Stop():
+                self.run_is_done = known.is_final
                 self._stop.set(known.reason)
             case RunProgress():
                 if self.on_progress is not None:
                     self.on_progress(known)
             case HeartbeatSeen():
-                pass
+                self._note_arrived(known.sequence)
+            case RunStatus():
+                pass  # the answer to whoever asks; nodes do not
             case _:
                 assert_never(known)
+
+    def _take_welcome(self, welcome: Welcome) -> None:
+        self._hello = self._hello.model_copy(update={"run_id": welcome.run_id})
+        self._is_welcome = True
+        for delivery in self._deliveries:
+            delivery.behind = None
+        self._send_deliveries()
+        if not self._welcome.done():
+            self._welcome.set_result(welcome)
 
     def _refuse(self, refused: HelloRefused) -> None:
         error = Refused(f"the hub refused this node: {refused.reason}", refused.exit_code)
@@ -264,7 +355,19 @@ class HubLink:
         self._welcome.set_exception(error)
 
 
-FromHubMessage = Welcome | HelloRefused | SayHello | RunState | OpenTable | HeartbeatSeen | Stop | RunProgress
+FromHubMessage = (
+    Welcome
+    | HelloRefused
+    | HelloHeld
+    | SayHello
+    | Ping
+    | RunState
+    | OpenTable
+    | HeartbeatSeen
+    | Stop
+    | RunProgress
+    | RunStatus
+)
 
 
 def _resident_bytes() -> float:

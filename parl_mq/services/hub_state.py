@@ -1,21 +1,23 @@
 """What the hub knows and decides: who is here, what is settled, how far the run is, when and how it ends.
 
-Pure and synchronous: each method takes the time, changes state and returns the messages to send.
+Pure and synchronous: each method takes the time, changes state and returns the messages to send. Who is here is kept by
+`roster.py`, who of two has a name by `claims.py`, the order of the end by `ending.py`, the figures by `tally.py`.
 """
 
 from __future__ import annotations
 
-import re
-from collections import Counter, deque
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from statistics import fmean
+from collections.abc import Mapping
 from typing import Any, Final, assert_never
 
 from parl_mq.config.models import RunConfig
-from parl_mq.errors import EXIT_CONFIG, EXIT_TEMPORARY, WireError
+from parl_mq.errors import EXIT_CONFIG, WireError
 from parl_mq.net.channel import PeerId
+from parl_mq.services.books import RowCounts
+from parl_mq.services.claims import Claims, superseded
+from parl_mq.services.ending import FINAL_EVALUATION, EndSequence, Stage
+from parl_mq.services.roster import Node, Roster
 from parl_mq.services.run_memory import RunMemory
+from parl_mq.services.tally import Tally
 from parl_mq.spec import TableSpec, WeightsVersion
 from parl_mq.wire.messages import (
     MAIN_TABLE,
@@ -29,11 +31,15 @@ from parl_mq.wire.messages import (
     HelloRefused,
     Message,
     OpenTable,
+    Pong,
     Role,
     RunProgress,
     RunState,
+    RunStatus,
     SayHello,
+    SenderAccounts,
     SpecOffer,
+    StatusRequest,
     Stop,
     StopRequest,
     TableOpened,
@@ -42,14 +48,14 @@ from parl_mq.wire.messages import (
 )
 
 HEARTBEAT_S: Final = 0.5
-RECENT_EPISODES: Final = 100
-"""Exploring episodes whose mean return is shown."""
-RATE_WINDOW_S: Final = 5.0
+OWN_ABSENCE_S: Final = 1.0
+"""Between two ticks; a hub that was away for longer has heard nobody, and that is nobody's fault."""
 
 _SENDERS: Final[Mapping[type[Message], frozenset[Role]]] = {
     SpecOffer: frozenset({"supervisor", "actor", "evaluator"}),
     TableOpened: frozenset({"replay"}),
     TableRefused: frozenset({"replay"}),
+    SenderAccounts: frozenset({"replay"}),
     EpisodesFinished: frozenset({"actor"}),
     EvaluationFinished: frozenset({"evaluator"}),
     StopRequest: frozenset({"supervisor"}),
@@ -59,99 +65,63 @@ _SENDERS: Final[Mapping[type[Message], frozenset[Role]]] = {
 Outgoing = tuple[PeerId, Message]
 
 
-@dataclass(frozen=True, slots=True)
-class _Stage:
-    """One step of the run's end: these roles are told to stop, and must have left before the next step.
-
-    The stage without roles is the final evaluation: it is over when the newest weights have been judged.
-    """
-
-    roles: frozenset[Role]
-    deadline_s: float
-
-
-_FINAL_EVALUATION: Final = _Stage(frozenset(), 60.0)
-_IN_ORDER: Final = (
-    _Stage(frozenset({"actor"}), 5.0),
-    _Stage(frozenset({"learner"}), 6.0),
-    _FINAL_EVALUATION,
-    _Stage(frozenset({"evaluator"}), 3.0),
-    _Stage(frozenset({"replay"}), 3.0),
-)
-_AT_ONCE: Final = (  # everything must be gone within 10 s
-    _Stage(frozenset({"actor", "evaluator"}), 2.5),
-    _Stage(frozenset({"learner"}), 2.5),
-    _Stage(frozenset({"replay"}), 2.0),
-)
-
-
-@dataclass(slots=True)
-class Node:
-    """One node of the run, as its messages describe it."""
-
-    peer: PeerId
-    hello: Hello
-    index: int
-    state: str = "starting"
-    waiting_for: str | None = None
-    counters: dict[str, float] = field(default_factory=dict)
-    has_left: bool = False
-    has_table: bool = False
-
-    @property
-    def role(self) -> Role:
-        """The node's role."""
-        return self.hello.role
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """One finished evaluation on the run's axes."""
-
-    report: EvaluationFinished
-    mean_return: float
-    env_steps: int
-    wall_s: float
-    reaches_target: bool
-    is_best: bool
-
-
 class HubState:
     """All that the hub decides.
 
     Attributes:
         phase: `starting`, `filling`, `training`, `stopping` or `done`.
-        evaluations: finished ones, oldest first.
+        tally: figures and evaluations.
         error: what made the run fail, with its exit code, or None.
     """
 
     def __init__(
-        self, config: RunConfig, *, run_id: str, weights_endpoint: str, started_at: float, before: RunMemory
+        self,
+        config: RunConfig,
+        *,
+        run_id: str,
+        weights_endpoint: str,
+        started_at: float,
+        before: RunMemory,
+        now: float | None = None,
     ) -> None:
-        self.phase = "starting"
+        """Begins a run, or goes on with it.
+
+        Args:
+            config: of the run.
+            run_id: of the run.
+            weights_endpoint: of the hub's other socket.
+            started_at: monotonic time at which the command started, s.
+            before: what an earlier hub of the run remembered.
+            now: the time; None: that of the start.
+        """
+        now = started_at if now is None else now
+        was_here = bool(before.run_id) and before.started_at == started_at
+        self.phase = before.phase if was_here else "starting"
         self.stop_reason = ""
-        self.evaluations: list[Evaluation] = []
         self.error: tuple[str, int] | None = None
         self.was_interrupted = False
         self.time_to_target_s = before.time_to_target_s
-        self.first_step_s: float | None = None
+        self.first_step_s = before.first_step_s if was_here else None
         self._config = config
         self._run_id = run_id
         self._weights_endpoint = weights_endpoint
         self._started_at = started_at
         self._before = before
-        self._incarnation = before.incarnation + 1
-        self._totals_of_gone = Counter(before.totals)
-        self._nodes: dict[str, Node] = {}
-        self._by_peer: dict[PeerId, Node] = {}
-        self._spec: SpecOffer | None = None
+        self._wall_before_s = before.wall_before_s if was_here else before.wall_s
+        self._roster = Roster(Node.from_json(values, now=now, has_left=not was_here) for values in before.nodes)
+        self._claims = Claims(self._roster, config.node.busy_limit_s)
+        self.tally = Tally(before, self._roster)
+        if not was_here:
+            self.tally.books.cut_all()
+        self._spec = None if before.spec is None else SpecOffer.model_validate(before.spec)
         self._generation = before.generation
-        self._recent_returns: deque[float] = deque(before.recent_returns, maxlen=RECENT_EPISODES)
-        self._num_episodes = before.num_episodes
-        self._rates = _Rates()
-        self._stages: list[_Stage] = []
-        self._stage_deadline = 0.0
+        self._end: EndSequence | None = None
+        self._stopped_roles: set[Role] = set()
         self._newest: WeightsVersion | None = None
+        self._ticked_at = now
+        self._has_settled = True
+        if was_here and before.stop is not None:
+            self._end_again(before.stop, now)
 
     # Messages of the nodes
 
@@ -162,10 +132,13 @@ class HubState:
             WireError: a node of this role may not send it, or it contradicts itself. Nothing has changed.
         """
         if isinstance(message, Hello):
-            return self._welcome(peer, message)
-        node = self._by_peer.get(peer)
+            return self._greet(peer, message, now)
+        if isinstance(message, StatusRequest):
+            return [(peer, self.status(now))]
+        node = self._roster.at(peer)
         if node is None:
             return [(peer, SayHello())]
+        node.heard_at = now
         if node.role not in _SENDERS.get(type(message), frozenset({node.role})):
             raise WireError(f"{node.hello.name} may not send {type(message).__name__}: it joined as {node.role}")
         known: Any = message
@@ -179,8 +152,7 @@ class HubState:
             case Heartbeat():
                 return self._note_heartbeat(node, known, now)
             case EpisodesFinished():
-                self._recent_returns.extend(known.returns)
-                self._num_episodes += len(known.returns)
+                self.tally.note_episodes(known)
                 return []
             case EvaluationFinished():
                 return self._note_evaluation(known, now)
@@ -188,40 +160,58 @@ class HubState:
                 return self._end_on_request(known, now)
             case Goodbye():
                 return self._note_goodbye(node, known, now)
+            case SenderAccounts():
+                self.tally.books.note_accounts(node.name, known.ring_id, known.accounts)
+                return []
+            case Pong():
+                return self._claims.keep(node)
             case _:
                 assert_never(known)
 
-    def _welcome(self, peer: PeerId, hello: Hello) -> list[Outgoing]:
+    def take_settled(self) -> bool:
+        """Whether something has changed that must be remembered before anybody hears of it; False the next time."""
+        settled, self._has_settled = self._has_settled, False
+        return settled
+
+    def note_unreachable(self, peer: PeerId, now: float) -> list[Outgoing]:
+        """A message could not be sent because there is no such route: whoever claims its node's name may have it."""
+        node = self._roster.at(peer)
+        claim = None if node is None else self._claims.give_up(node.name)
+        return [] if claim is None else self._welcome(claim.peer, claim.hello, now)
+
+    def _greet(self, peer: PeerId, hello: Hello, now: float) -> list[Outgoing]:
         if refusal := self._why_not(hello):
             return [(peer, refusal)]
-        node = self._node_of(peer, hello)
+        if self._claims.is_contested(hello, now):
+            return self._claims.hold(peer, hello, now)
+        return self._welcome(peer, hello, now)
+
+    def _settle_claims(self, now: float) -> list[Outgoing]:
+        free, outgoing = self._claims.settle(now)
+        for claim in free:
+            outgoing += self._welcome(claim.peer, claim.hello, now)
+        return outgoing
+
+    def _welcome(self, peer: PeerId, hello: Hello, now: float) -> list[Outgoing]:
+        before = self._roster.named(hello.name)
+        is_new = before is None or before.hello.epoch != hello.epoch
+        node, old = self._roster.greet(peer, hello, now)
+        if old is not None:
+            self.tally.note_replaced(old)
+        if is_new and hello.role == "learner":
+            self._generation += 1
+        self._has_settled = True
         welcome = Welcome(
             run_id=self._run_id,
             index=node.index,
             config=self._config.model_dump(mode="json", exclude={"node"}),
             generation=self._generation if hello.role == "learner" else 0,
-            incarnation=self._incarnation,
+            incarnation=node.starts,
             weights_endpoint=self._weights_endpoint,
             heartbeat_s=HEARTBEAT_S,
         )
-        return [(peer, welcome), (peer, self._run_state()), *self._open_table(node), *self._stop_if_ending(node)]
-
-    def _node_of(self, peer: PeerId, hello: Hello) -> Node:
-        """The node's record; a new process of a known name takes over its index, and the old one's totals are kept."""
-        known = self._nodes.get(hello.name)
-        if known is not None:
-            del self._by_peer[known.peer]
-        if known is not None and known.hello.epoch == hello.epoch:
-            known.peer, known.hello = peer, hello
-            self._by_peer[peer] = known
-            return known
-        if known is not None:
-            self._totals_of_gone.update(_totals_of(known))
-        if hello.role == "learner":
-            self._generation += 1
-        node = Node(peer, hello, self._free_index(hello) if known is None else known.index)
-        self._nodes[hello.name] = self._by_peer[peer] = node
-        return node
+        stop = self._stop_if_ending(node, is_new=is_new)
+        return [(peer, welcome), (peer, self._run_state()), *self._open_table(node), *stop]
 
     def _why_not(self, hello: Hello) -> HelloRefused | None:
         if hello.protocol != PROTOCOL_VERSION:
@@ -230,46 +220,35 @@ class HubState:
         if hello.run_id not in (None, self._run_id):
             reason = f"{hello.name} belongs to run {hello.run_id}, this is run {self._run_id}"
             return HelloRefused(reason=reason, exit_code=EXIT_CONFIG)
-        known = self._nodes.get(hello.name)
+        known = self._roster.named(hello.name)
         if known is not None and known.role != hello.role:
             reason = f"the name {hello.name} belongs to a node that joined as {known.role}; take another with --name"
             return HelloRefused(reason=reason, exit_code=EXIT_CONFIG)
-        if known is not None and known.hello.epoch > hello.epoch:
-            return HelloRefused(reason=f"a newer {hello.name} has joined the run", exit_code=EXIT_TEMPORARY)
+        if known is not None and known.hello.epoch > hello.epoch and not known.has_left:
+            return superseded(hello.name)
         return None
-
-    def _free_index(self, hello: Hello) -> int:
-        """The number at the end of the name where it is free, else the smallest free one."""
-        taken = {node.index for node in self._nodes.values() if node.role == hello.role}
-        number = re.search(r"(\d+)$", hello.name)
-        if number is not None and int(number[1]) not in taken and int(number[1]) < 10_000:
-            return int(number[1])
-        return next(index for index in range(len(taken) + 1) if index not in taken)
 
     def _settle_spec(self, node: Node, offer: SpecOffer) -> list[Outgoing]:
         if self._spec is not None:
-            return [] if offer.digest == self._spec.digest else [(node.peer, _other_columns(node, offer, self._spec))]
+            if offer.digest == self._spec.digest or node.peer is None:
+                return []
+            return [(node.peer, _other_columns(node, offer, self._spec))]
         try:
             digest = TableSpec.from_wire(offer.columns, offer.spaces).digest
         except ValueError as error:
             raise WireError(f"{node.hello.name} offers columns of which no table can be made: {error}") from error
         if digest != offer.digest:
             raise WireError(f"{node.hello.name} offers columns whose digest is {digest}, not {offer.digest}")
-        self._spec = offer
-        replays = [node for node in self._living() if node.role == "replay"]
+        self._spec, self._has_settled = offer, True
+        replays = [node for node in self._roster.living() if node.role == "replay"]
         return [out for node in replays for out in self._open_table(node)] + self._tell_all(self._run_state())
 
     def _open_table(self, node: Node) -> list[Outgoing]:
-        if node.role != "replay" or self._spec is None:
+        if node.role != "replay" or node.peer is None or self._spec is None:
             return []
-        return [
-            (
-                node.peer,
-                OpenTable(
-                    table=MAIN_TABLE, columns=self._spec.columns, spaces=self._spec.spaces, digest=self._spec.digest
-                ),
-            )
-        ]
+        spec = self._spec
+        opening = OpenTable(table=MAIN_TABLE, columns=spec.columns, spaces=spec.spaces, digest=spec.digest)
+        return [(node.peer, opening)]
 
     def _note_open_table(self, node: Node) -> list[Outgoing]:
         node.has_table = True
@@ -277,7 +256,8 @@ class HubState:
 
     def _run_state(self) -> RunState:
         replays = sorted(
-            (node for node in self._living() if node.role == "replay" and node.has_table), key=lambda node: node.index
+            (node for node in self._roster.living() if node.role == "replay" and node.has_table),
+            key=lambda node: node.index,
         )
         return RunState(
             columns=None if self._spec is None else self._spec.columns,
@@ -287,38 +267,43 @@ class HubState:
         )
 
     def _note_heartbeat(self, node: Node, beat: Heartbeat, now: float) -> list[Outgoing]:
-        node.state, node.waiting_for, node.counters = beat.state, beat.waiting_for, beat.counters
+        seen: list[Outgoing] = [] if node.peer is None else [(node.peer, HeartbeatSeen(sequence=beat.sequence))]
+        if node.has_left:
+            return seen
+        node.note_beat(
+            progress=beat.progress, state=beat.state, waiting_for=beat.waiting_for, counters=beat.counters, now=now
+        )
+        self.tally.note_counters(node)
         if self.first_step_s is None and beat.counters.get("env_steps_total", 0) > 0:
             self.first_step_s = now - self._started_at
-        return [(node.peer, HeartbeatSeen(sequence=beat.sequence)), *self._advance(now)]
+        return [*seen, *self._advance(now)]
 
     def _end_on_request(self, request: StopRequest, now: float) -> list[Outgoing]:
         for name in request.lost:
-            if name in self._nodes:
-                self._nodes[name].has_left = True
+            if (node := self._roster.named(name)) is not None:
+                node.has_left = True
+                self.tally.note_gone(node, in_order=False)
         if request.error_code is not None:
             return self.fail(request.reason, request.error_code, now)
         return self.stop(request.reason, now, interrupted=request.interrupted)
 
     def _note_goodbye(self, node: Node, goodbye: Goodbye, now: float) -> list[Outgoing]:
         """A node that ended of an error may come back; whether the run can go on without it, its supervisor says."""
-        node.has_left = True
-        node.counters = goodbye.counters
-        node.state, node.waiting_for = "gone" if goodbye.error is None else "failed", None
-        return self._move_on(now)
+        seen: list[Outgoing] = [] if node.peer is None else [(node.peer, HeartbeatSeen(sequence=goodbye.sequence))]
+        if not node.has_left:
+            node.has_left = self._has_settled = True
+            node.counters = goodbye.counters
+            self.tally.note_counters(node)
+            self.tally.note_gone(node, in_order=goodbye.error is None)
+            node.state, node.waiting_for = "gone" if goodbye.error is None else "failed", None
+        return [*seen, *self._move_on(now)]
 
     def _note_evaluation(self, report: EvaluationFinished, now: float) -> list[Outgoing]:
-        mean, target = fmean(report.returns), self._config.stop.target_return
-        best = self.best_eval_return
-        evaluation = Evaluation(
-            report=report,
-            mean_return=mean,
-            env_steps=int(self._sum("env_steps_total")),
-            wall_s=self.wall_s(now),
-            reaches_target=target is not None and mean >= target,
-            is_best=best is None or mean >= best,
-        )
-        self.evaluations.append(evaluation)
+        target = self._config.stop.target_return
+        evaluation = self.tally.note_evaluation(report, target, self.wall_s(now))
+        if evaluation is None:
+            return []
+        self._has_settled = True
         if self.phase == "stopping":
             return self._move_on(now)
         if not evaluation.reaches_target:
@@ -333,28 +318,55 @@ class HubState:
 
     def tick(self, now: float) -> list[Outgoing]:
         """To be called a few times a second: limits in time, deadlines of the stop sequence, progress."""
-        self._rates.note(now, self._sum("env_steps_total"), self.num_updates)
+        if now - self._ticked_at > OWN_ABSENCE_S:
+            self._roster.excuse(now - self._ticked_at)
+        self._ticked_at = now
+        self.tally.note_time(now)
         seconds = self._config.stop.max_seconds
-        outgoing: list[Outgoing] = []
+        outgoing = self._settle_claims(now)
         if seconds is not None and now - self._started_at >= seconds:
             outgoing += self.stop(f"{seconds:g} s are over", now)
         if self.phase == "stopping":
             outgoing += self._move_on(now)
-        return outgoing + self.progress()
+        return outgoing + self.progress(now)
 
-    def progress(self) -> list[Outgoing]:
+    def progress(self, now: float) -> list[Outgoing]:
         """The figures for every supervisor."""
+        workers = self._roster.workers()
         message = RunProgress(
             phase=self.phase,
-            nodes=[(node.hello.name, node.state, node.waiting_for) for node in self._workers()],
+            nodes=[(node.name, node.state, node.waiting_for) for node in workers],
             figures=self.figures(),
             reached=self.time_to_target_s is not None,
             error=None if self.error is None else self.error[0],
+            pulses={
+                node.name: (node.hello.pid, max(0.0, now - node.heard_at), node.progress)
+                for node in workers
+                if node.peer is not None and not node.has_left
+            },
         )
-        return [(node.peer, message) for node in self._living() if node.role == "supervisor"]
+        supervisors = [node for node in self._roster.living() if node.role == "supervisor"]
+        return [(node.peer, message) for node in supervisors if node.peer is not None]
+
+    def status(self, now: float) -> RunStatus:
+        """The run for people."""
+        return RunStatus(
+            run_id=self._run_id,
+            preset=self._config.preset,
+            env_id=self._config.environment.id,
+            algorithm=self._config.algorithm.name,
+            phase=self.phase,
+            wall_s=max(0.0, self.wall_s(now)),
+            nodes=[node.report(now) for node in self._roster.workers()],
+            figures=self.figures(),
+            books=self.rows().to_json(),
+            target_return=self._config.stop.target_return,
+            stop_reason=self.stop_reason,
+            error=None if self.error is None else self.error[0][:2000],
+        )
 
     def _advance(self, now: float) -> list[Outgoing]:
-        steps = self._sum("env_steps_total")
+        steps = self.tally.sum("env_steps_total")
         if self.phase == "starting" and steps > 0:
             self.phase = "filling"
         if self.phase == "filling" and self._has_updated:
@@ -386,136 +398,106 @@ class HubState:
         if self.phase == "done" or (self.phase == "stopping" and not (interrupted and not self.was_interrupted)):
             return []
         self.phase, self.stop_reason, self.was_interrupted = "stopping", reason, interrupted
-        stages = _AT_ONCE if interrupted else _IN_ORDER
-        self._stages = [stage for stage in stages if final_evaluation or stage is not _FINAL_EVALUATION]
-        return self._begin_stage(now)
+        self._end = EndSequence(now, interrupted=interrupted, final_evaluation=final_evaluation)
+        return self._begin_stage(self._end.stage, now)
+
+    def _end_again(self, stop: Mapping[str, Any], now: float) -> None:
+        """Goes on with an end that an earlier hub had begun, from its first stage; nodes hear of it when they join."""
+        self.phase, self.stop_reason, self.was_interrupted = "stopping", stop["reason"], stop["interrupted"]
+        self.error = None if stop["error"] is None else (stop["error"][0], stop["error"][1])
+        self._end = EndSequence(now, interrupted=self.was_interrupted, final_evaluation=True)
+        if (stage := self._end.stage) is not None:
+            self._stopped_roles |= stage.roles
 
     def note_weights(self, newest: WeightsVersion) -> None:
         """A version has arrived whole."""
         self._newest = newest
 
-    def _begin_stage(self, now: float) -> list[Outgoing]:
-        stage = self._stages[0]
-        self._stage_deadline = now + stage.deadline_s
-        stops: list[Outgoing] = [
-            (node.peer, Stop(reason=self.stop_reason)) for node in self._living() if node.role in stage.roles
-        ]
-        return [*stops, *self._move_on(now)]
+    def _begin_stage(self, stage: Stage | None, now: float) -> list[Outgoing]:
+        self._has_settled = True
+        if stage is None:
+            self.phase = "done"
+            self.tally.books.cut_all()  # nobody will say any more what became of rows
+            return self.progress(now)
+        self._stopped_roles |= stage.roles
+        stop = self._stop_message
+        told = [node.peer for node in self._roster.living() if node.role in stage.roles and node.peer is not None]
+        return [*((peer, stop) for peer in told), *self._move_on(now)]
 
     def _move_on(self, now: float) -> list[Outgoing]:
         """Begins the next stage if this one is over or overdue."""
-        if self.phase != "stopping" or not (now >= self._stage_deadline or self._is_over(self._stages[0])):
+        if self.phase != "stopping" or self._end is None or (stage := self._end.stage) is None:
             return []
-        self._stages.pop(0)
-        if self._stages:
-            return self._begin_stage(now)
-        self.phase = "done"
-        return self.progress()
+        if not (self._end.is_overdue(now) or self._is_over(stage)):
+            return []
+        return self._begin_stage(self._end.next(now), now)
 
-    def _is_over(self, stage: _Stage) -> bool:
-        if stage is _FINAL_EVALUATION:
-            has_judge = any(node.role == "evaluator" for node in self._living())
-            return not has_judge or self._newest is None or self._is_judged(self._newest)
-        return not any(node.role in stage.roles for node in self._living())
+    def _is_over(self, stage: Stage) -> bool:
+        living = self._roster.living()
+        if stage is FINAL_EVALUATION:
+            has_judge = any(node.role == "evaluator" for node in living)
+            return not has_judge or self._newest is None or self.tally.is_judged(self._newest)
+        return not any(node.role in stage.roles for node in living)
 
-    def _is_judged(self, version: WeightsVersion) -> bool:
-        return any(tuple(evaluation.report.version) == tuple(version) for evaluation in self.evaluations[-1:])
-
-    def _stop_if_ending(self, node: Node) -> list[Outgoing]:
+    def _stop_if_ending(self, node: Node, *, is_new: bool) -> list[Outgoing]:
+        """A node that comes back is told when its turn has come; one that comes new need not begin."""
         is_ending = self.phase in ("stopping", "done") and node.role != "supervisor"
-        return [(node.peer, Stop(reason=self.stop_reason))] if is_ending else []
+        if not is_ending or node.peer is None or not (is_new or node.role in self._stopped_roles):
+            return []
+        return [(node.peer, self._stop_message)]
+
+    @property
+    def _stop_message(self) -> Stop:
+        """A run that was interrupted, or has failed, may be resumed."""
+        return Stop(reason=self.stop_reason, is_final=not self.was_interrupted and self.error is None)
 
     @property
     def awaits_final_evaluation(self) -> bool:
         """The learner has left, and the evaluator is to judge the last version."""
-        return self.phase == "stopping" and self._stages[0] is _FINAL_EVALUATION
+        return self.phase == "stopping" and self._end is not None and self._end.stage is FINAL_EVALUATION
 
     # Figures
 
     def wall_s(self, now: float) -> float:
         """Seconds that the run has taken, earlier starts included."""
-        return self._before.wall_s + now - self._started_at
+        return self._wall_before_s + now - self._started_at
 
-    @property
-    def num_updates(self) -> float:
-        """Learner updates; a learner counts those of its checkpoint itself."""
-        told = [node.counters["updates_total"] for node in self._nodes.values() if "updates_total" in node.counters]
-        return max(told, default=self._before.updates)
-
-    @property
-    def num_evaluations(self) -> int:
-        """Finished evaluations."""
-        return self._before.num_evaluations + len(self.evaluations)
-
-    @property
-    def eval_return(self) -> float | None:
-        """Mean return of the last evaluation."""
-        return self.evaluations[-1].mean_return if self.evaluations else self._before.eval_return
-
-    @property
-    def best_eval_return(self) -> float | None:
-        """The best mean return of an evaluation."""
-        means = [evaluation.mean_return for evaluation in self.evaluations]
-        if self._before.best_eval_return is not None:
-            means.append(self._before.best_eval_return)
-        return max(means, default=None)
+    def rows(self) -> RowCounts:
+        """What became of the actors' rows; final once the run is over."""
+        replays = [node for node in self._roster if node.role == "replay"]
+        is_told = all(node.has_left and node.state == "gone" for node in replays)
+        return self.tally.books.counts(is_final=self.phase == "done" and not is_told)
 
     def memory(self, now: float) -> RunMemory:
-        """What the next start of this run must know."""
-        totals = Counter(self._totals_of_gone)
-        for node in self._nodes.values():
-            totals.update(_totals_of(node))
+        """What the next hub of this run must know."""
+        error = None if self.error is None else list(self.error)
+        stop = {"reason": self.stop_reason, "interrupted": self.was_interrupted, "error": error}
         return RunMemory(
-            incarnation=self._incarnation,
+            run_id=self._run_id,
+            weights_endpoint=self._weights_endpoint,
+            started_at=self._started_at,
             generation=self._generation,
-            totals=dict(totals),
-            updates=self.num_updates,
-            num_episodes=self._num_episodes,
-            num_evaluations=self.num_evaluations,
-            recent_returns=tuple(self._recent_returns),
-            eval_return=self.eval_return,
-            best_eval_return=self.best_eval_return,
+            spec=None if self._spec is None else self._spec.model_dump(mode="json"),
+            nodes=tuple(node.to_json() for node in self._roster.workers()),
             wall_s=self.wall_s(now),
+            wall_before_s=self._wall_before_s,
             time_to_target_s=self.time_to_target_s,
+            first_step_s=self.first_step_s,
+            phase=self.phase,
+            stop=stop if self.phase in ("stopping", "done") else None,
+            **self.tally.to_memory(),
         )
 
     def figures(self) -> dict[str, float]:
         """Name -> value (see parl_mq.metrics); what is unknown is absent."""
-        figures = {name: self._sum(name) for name in self._total_names()}
-        for node in self._workers():
-            gauges = {name: value for name, value in node.counters.items() if not name.endswith("_total")}
-            if node.role in ("learner", "replay") and node.index == 0:
-                figures.update({name: value for name, value in gauges.items() if name != "rss_bytes"})
-        figures["rss_bytes"] = self._sum("rss_bytes")
-        figures["updates_total"] = self.num_updates
-        figures["env_steps_per_s"], figures["updates_per_s"] = self._rates.per_s
-        figures["episodes_total"] = float(self._num_episodes)
-        if self._recent_returns:
-            figures["train_return"] = fmean(self._recent_returns)
-        if self.eval_return is not None and self.best_eval_return is not None:
-            figures["eval_return"], figures["best_eval_return"] = self.eval_return, self.best_eval_return
-        return figures
+        return self.tally.figures(self.rows())
 
     @property
     def _has_updated(self) -> bool:
-        return any(node.role == "learner" and node.state == "updating" for node in self._nodes.values())
-
-    def _total_names(self) -> set[str]:
-        living = {name for node in self._workers() for name in node.counters if name.endswith("_total")}
-        return living | set(self._totals_of_gone)
-
-    def _sum(self, name: str) -> float:
-        """Over the nodes that are here and those that were."""
-        return self._totals_of_gone[name] + sum(node.counters.get(name, 0.0) for node in self._nodes.values())
-
-    def _workers(self) -> Iterable[Node]:
-        return [node for node in self._nodes.values() if node.role != "supervisor"]
-
-    def _living(self) -> Iterable[Node]:
-        return [node for node in self._nodes.values() if not node.has_left]
+        return any(node.role == "learner" and node.state == "updating" for node in self._roster)
 
     def _tell_all(self, message: Message) -> list[Outgoing]:
-        return [(node.peer, message) for node in self._living()]
+        return [(node.peer, message) for node in self._roster.living() if node.peer is not None]
 
 
 def _other_columns(node: Node, offer: SpecOffer, spec: SpecOffer) -> HelloRefused:
@@ -525,28 +507,3 @@ def _other_columns(node: Node, offer: SpecOffer, spec: SpecOffer) -> HelloRefuse
     what = f"its columns {', '.join(differing)} differ" if differing else "the bounds of its spaces differ"
     reason = f"{node.hello.name} has another environment or algorithm than this run: {what}"
     return HelloRefused(reason=reason[:1000], exit_code=EXIT_CONFIG)
-
-
-def _totals_of(node: Node) -> dict[str, float]:
-    """A node's totals that end with its process; the learner's updates go on in its checkpoint."""
-    return {name: value for name, value in node.counters.items() if name.endswith("_total") and name != "updates_total"}
-
-
-class _Rates:
-    """Rates of two counters over the last seconds."""
-
-    def __init__(self) -> None:
-        self._samples: deque[tuple[float, float, float]] = deque()
-
-    def note(self, now: float, first: float, second: float) -> None:
-        self._samples.append((now, first, second))
-        while len(self._samples) > 2 and self._samples[0][0] < now - RATE_WINDOW_S:
-            self._samples.popleft()
-
-    @property
-    def per_s(self) -> tuple[float, float]:
-        if len(self._samples) < 2:
-            return 0.0, 0.0
-        (start, *before), (end, *after) = self._samples[0], self._samples[-1]
-        elapsed = max(end - start, 1e-9)
-        return (after[0] - before[0]) / elapsed, (after[1] - before[1]) / elapsed

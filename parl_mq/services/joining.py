@@ -43,9 +43,9 @@ async def joined(
             if welcome is None:
                 raise StoppedEarly(f"{options.name} ends: {stop.reason}")
             yield link, welcome
-            link.say_goodbye()
+            await link.leave()
         except Exception as error:  # the node ends with it; the hub need not wait for it
-            link.say_goodbye(str(first_cause(error)))
+            await link.leave(str(first_cause(error)))
             raise
         finally:
             beating.cancel()
@@ -84,10 +84,10 @@ def _check_installed(config: dict[str, Any]) -> None:
         )
 
 
-async def offer_spec(link: HubLink, spec: TableSpec) -> None:
+def offer_spec(link: HubLink, spec: TableSpec) -> None:
     """Tells the hub the table's columns; the first offer of a run settles them."""
     columns, spaces = spec.to_wire()
-    await link.deliver(SpecOffer(columns=columns, spaces=spaces, digest=spec.digest))
+    link.deliver(SpecOffer(columns=columns, spaces=spaces, digest=spec.digest))
 
 
 def attach_message(link: HubLink, welcome: Welcome, spec: TableSpec) -> Attach:

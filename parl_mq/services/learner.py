@@ -26,6 +26,7 @@ from parl_mq.net.zmq_channel import Network
 from parl_mq.replay.draws import split_frames
 from parl_mq.services.hub_link import HubLink
 from parl_mq.services.joining import attach_message, joined, run_config
+from parl_mq.services.network import network_of
 from parl_mq.services.row_map import RowMap
 from parl_mq.services.runtime import NodeOptions, StopSignal, WorkThread
 from parl_mq.services.sample_client import Batch, SampleClient
@@ -51,7 +52,7 @@ async def serve(options: NodeOptions, directory: Path, stop: StopSignal) -> int:
         directory: run directory, where the checkpoints go.
         stop: ends it.
     """
-    network, work = Network(), WorkThread("training")
+    network, work = network_of(options), WorkThread("training")
     try:
         async with joined(network, options, "learner", stop) as (link, welcome):
             config = run_config(welcome, options)
@@ -241,6 +242,7 @@ class LearnerNode:
         """Publishes version (g, 0), then trains until the stop; ends with a last version and a checkpoint."""
         async with asyncio.TaskGroup() as tasks:
             background = [tasks.create_task(source.run())]
+            self._link.status.counters["updates_total"] = self._learner.num_updates
             source.publish(await self._work(self._learner.publish))
             self._link.status.waits("the replay node to open its table")
             endpoints = await self._stop.wait_for(self._link.replay_endpoints())

@@ -45,8 +45,12 @@ class NetworkNeed:
         return f"{self.num_parameters:,} parameters = {_gib(one)}, x {self.num_copies} copies = {_gib(self.num_bytes)}"
 
 
-def check_run(config: RunConfig) -> TableSpec:
+def check_run(config: RunConfig, *, reused_bytes: int = 0) -> TableSpec:
     """The run's table, if everything that it needs on this machine seems to be there.
+
+    Args:
+        config: of the run.
+        reused_bytes: of rings that are there already, and will be gone on with.
 
     Raises:
         EnvironmentFault: the environment cannot be made.
@@ -66,7 +70,7 @@ def check_run(config: RunConfig) -> TableSpec:
         raise
     devices = Devices.here()
     devices.check(config.node.device)
-    check_fits(config, spec)
+    check_fits(config, spec, reused=reused_bytes)
     check_networks(config, spec, learns_on_gpu=config.node.device != "cpu" and devices.has_gpu)
     return spec
 

@@ -5,116 +5,166 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import Final
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
 
 import numpy as np
 
 from parl_mq.config.models import RunConfig
-from parl_mq.errors import EXIT_OK, ConfigError, MemoryRefused, WireError
+from parl_mq.errors import EXIT_OK, ConfigError, MemoryRefused, RingRefused, WireError
 from parl_mq.net.channel import PeerId, ServerChannel
-from parl_mq.net.zmq_channel import Network
 from parl_mq.replay.table import Table
 from parl_mq.services.backlog import Backlog
 from parl_mq.services.complaints import Complaints
 from parl_mq.services.hub_link import MAX_TEXT, HubLink, NodeStatus
 from parl_mq.services.joining import joined, run_config
+from parl_mq.services.network import network_of
 from parl_mq.services.replay_desk import ReplayDesk
+from parl_mq.services.rings import NODE, RUN_DIRECTORY, RUN_ID
 from parl_mq.services.runtime import NodeOptions, StopSignal
 from parl_mq.services.tables import limiter, make_ring_directory, remove_rings, table_settings
 from parl_mq.spec import TableSpec
 from parl_mq.wire.codec import Decoder
-from parl_mq.wire.messages import OpenTable, TableOpened, TableRefused, ToReplay, Welcome
+from parl_mq.wire.messages import Message, OpenTable, TableOpened, TableRefused, ToReplay, Welcome
 
 TICK_S: Final = 0.1
+ACCOUNTS_EVERY_S: Final = 0.5
 REPLAY_STREAM: Final = 8
 """Key of the random streams of replay nodes among those of the run."""
 
 log = logging.getLogger("parl_mq")
 
 
-async def serve(options: NodeOptions, bind: str, stop: StopSignal) -> int:
+@dataclass(frozen=True, slots=True)
+class ReplayOptions:
+    """What a replay node needs beside the options of every node.
+
+    Attributes:
+        bind: endpoint of the data socket.
+        fresh: a ring that is found is replaced by an empty one.
+        run_directory: of the run, where it lies on this machine: a ring left over belongs to it.
+    """
+
+    bind: str
+    fresh: bool = False
+    run_directory: Path | None = None
+
+
+async def serve(options: NodeOptions, replay: ReplayOptions, stop: StopSignal) -> int:
     """Runs a replay node until it is told to stop.
+
+    Its ring goes when the run is done, and stays in every other case for the next process of this node, unless it is
+    empty.
 
     Args:
         options: of every node.
-        bind: endpoint of the data socket.
+        replay: of this one.
         stop: ends it.
     """
-    network = Network()
+    network = network_of(options)
     try:
-        server = network.bind(bind)
+        server = network.bind(replay.bind)
         async with joined(network, options, "replay", stop, data_endpoint=server.endpoint) as (link, welcome):
             link.status.waits("word of what the rows of the environment hold")
             config = run_config(welcome, options)
             message = await stop.wait_for(link.table_to_open())
             if message is not None:
-                await _serve_table(link, server, config, welcome, message, stop)
+                await _serve_table(link, server, replay, config, welcome, message, stop)
         return EXIT_OK
     finally:
         network.close()
 
 
 async def _serve_table(
-    link: HubLink, server: ServerChannel, config: RunConfig, welcome: Welcome, opening: OpenTable, stop: StopSignal
+    link: HubLink,
+    server: ServerChannel,
+    replay: ReplayOptions,
+    config: RunConfig,
+    welcome: Welcome,
+    opening: OpenTable,
+    stop: StopSignal,
 ) -> None:
     spec = TableSpec.from_wire(opening.columns, opening.spaces)
     try:
-        table = _open(config, welcome, link.name, spec)
-    except (ConfigError, MemoryRefused, ValueError, OSError) as error:
-        remove_rings(config.node, welcome.run_id, link.name)
-        await stop.wait_for(link.deliver(TableRefused(table=opening.table, reason=str(error)[:MAX_TEXT])))
+        table = _open(replay, config, welcome, link.name, spec)
+    except (ConfigError, MemoryRefused, RingRefused, ValueError, OSError) as error:
+        link.deliver(TableRefused(table=opening.table, reason=str(error)[:MAX_TEXT]))
         await stop.wait()
         return
     try:
-        await stop.wait_for(
-            link.deliver(TableOpened(table=opening.table, num_bytes=table.num_bytes, num_rows=table.num_rows))
-        )
+        link.deliver(TableOpened(table=opening.table, num_bytes=table.num_bytes, num_rows=table.num_rows))
         log.info("table %s: %d rows, %.1f MiB", opening.table, table.num_rows, table.num_bytes / 2**20)
-        desk = ReplayDesk(table, limiter(config), spec, config, welcome.run_id)
-        await ReplayNode(link.status, server, desk).run(stop)
+        if table.is_reopened:
+            log.info("table %s goes on with %d live rows", opening.table, table.num_live)
+        desk = ReplayDesk(table, limiter(config, table.words), spec, config, welcome.run_id)
+        await ReplayNode(link, server, desk).run(stop)
     finally:
-        table.close()
-        remove_rings(config.node, welcome.run_id, link.name)
+        is_needed = not link.run_is_done and table.counts.inserted > 0
+        table.close(remove=not is_needed)
+        if not is_needed:
+            remove_rings(config.node, welcome.run_id, link.name)
 
 
-def _open(config: RunConfig, welcome: Welcome, name: str, spec: TableSpec) -> Table:
+def _open(replay: ReplayOptions, config: RunConfig, welcome: Welcome, name: str, spec: TableSpec) -> Table:
     seed = np.random.SeedSequence(config.seed, spawn_key=(REPLAY_STREAM, welcome.index, welcome.incarnation))
-    directory = make_ring_directory(config.node, welcome.run_id, name)
-    return Table(table_settings(config), spec, directory=directory, rng=np.random.default_rng(seed))
+    run_directory = "" if replay.run_directory is None else str(replay.run_directory.absolute())
+    return Table(
+        table_settings(config),
+        spec,
+        directory=make_ring_directory(config.node, welcome.run_id, name),
+        rng=np.random.default_rng(seed),
+        fresh=replay.fresh,
+        labels={RUN_ID: welcome.run_id, NODE: name, RUN_DIRECTORY: run_directory},
+    )
+
+
+class Reports(Protocol):
+    """What a replay node needs of its link to the hub."""
+
+    @property
+    def status(self) -> NodeStatus: ...  # noqa: D102 - as HubLink has them
+
+    def send(self, message: Message) -> None: ...  # noqa: D102
+
+    def deliver(self, message: Message) -> None: ...  # noqa: D102
 
 
 class ReplayNode:
     """The service loop: reads what is there, lets the desk decide, sends what is due."""
 
-    def __init__(self, status: NodeStatus, server: ServerChannel, desk: ReplayDesk) -> None:
-        self._status = status
+    def __init__(self, link: Reports, server: ServerChannel, desk: ReplayDesk) -> None:
+        self._link = link
         self._server = server
         self._desk = desk
         self._backlog = Backlog(server)
         self._decode = Decoder(ToReplay)
         self._complaints = Complaints("data")
+        self._accounts_at = 0.0
 
     async def run(self, stop: StopSignal) -> None:
         """Serves until the stop."""
-        self._status.works("serving")
+        self._link.status.works("serving")
         async with asyncio.TaskGroup() as tasks:
             served = [tasks.create_task(self._serve()), tasks.create_task(self._tick())]
             await stop.wait()
             for task in served:
                 task.cancel()
         self._note()
+        self._link.deliver(self._desk.accounts())
 
     async def _serve(self) -> None:
         while True:
             for peer, frames in await self._server.receive_many():
                 self._take(peer, frames)
             await self._send_what_is_due()
-            self._status.works("serving")
+            self._link.status.works("serving")
 
     async def _tick(self) -> None:
         while True:
             await self._send_what_is_due()
             self._note()
+            self._tell_accounts(time.monotonic())
             await asyncio.sleep(TICK_S)  # the period itself
 
     def _take(self, peer: PeerId, frames: list[memoryview]) -> None:
@@ -135,10 +185,16 @@ class ReplayNode:
         for peer in self._backlog.send(self._desk.due(time.monotonic())):
             self._desk.forget(peer)
 
+    def _tell_accounts(self, now: float) -> None:
+        """Now and then, so that little is unknown should this process be killed; the last ones are sure to arrive."""
+        if now >= self._accounts_at:
+            self._accounts_at = now + ACCOUNTS_EVERY_S
+            self._link.send(self._desk.accounts())
+
     def _note(self) -> None:
-        self._status.counters = {
+        self._link.status.counters = {
             **self._desk.counters(),
             "dropped_messages_total": self._complaints.num_dropped,
         }
         if (waiting_for := self._desk.waiting_for) is not None:
-            self._status.waits(waiting_for)
+            self._link.status.waits(waiting_for)

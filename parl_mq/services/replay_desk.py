@@ -14,9 +14,11 @@ import numpy.typing as npt
 
 from parl_mq.config.models import RunConfig
 from parl_mq.errors import EXIT_CONFIG, EXIT_TEMPORARY, WireError
+from parl_mq.fragments import FragmentBatch
 from parl_mq.net.channel import Frame, PeerId
 from parl_mq.net.credit import Arrival, ReceiverBook
 from parl_mq.replay.limiter import RatioLimiter
+from parl_mq.replay.senders import SenderMark
 from parl_mq.replay.table import Table
 from parl_mq.spec import TableSpec
 from parl_mq.wire.codec import SlabLayout, encode, encode_with_slab
@@ -36,6 +38,7 @@ from parl_mq.wire.messages import (
     SampleRequest,
     SampleWaiting,
     SayHello,
+    SenderAccounts,
     UpdatePriorities,
     UpdateRefused,
 )
@@ -53,6 +56,8 @@ DRAW_BYTES: Final = 4 * 1024 * 1024
 """
 MAX_LAYOUTS: Final = 256
 """Layouts of replies that are remembered, should a learner ask for ever other batch sizes."""
+MAX_ENDED: Final = 1_000
+"""Streams that have ended whose rows are still told to the hub."""
 MAX_ASKED: Final = 10_000
 """Strangers remembered as having been asked to attach."""
 
@@ -70,9 +75,15 @@ class _Sender:
     """An actor's account: what it has sent, what it may send."""
 
     peer: PeerId
+    name: str
     epoch: int
     book: ReceiverBook = field(default_factory=ReceiverBook)
     has_news: bool = True
+
+    def mark(self, sequence: int, fragments: FragmentBatch | None = None) -> SenderMark:
+        """What the ring keeps of the account with message `sequence`, which holds these fragments, or was refused."""
+        rows, num_bytes = (0, 0) if fragments is None else (fragments.num_live, fragments.num_bytes)
+        return SenderMark(self.name, self.epoch, sequence, self.book.rows + rows, self.book.num_bytes + num_bytes)
 
 
 @dataclass(slots=True)
@@ -103,6 +114,8 @@ class ReplayDesk:
         self.has_more = False
         self._table = table
         self._limiter = limiter
+        self._limiter.catch_up(table.counts.inserted)
+        self._counts_before = table.counts
         self._spec = spec
         self._config = config
         self._run_id = run_id
@@ -110,6 +123,7 @@ class ReplayDesk:
         self._asked_to_attach: set[PeerId] = set()
         self._num_actors = config.actor.num_actors
         self._senders: dict[str, _Sender] = {}
+        self._ended: dict[tuple[str, int], int] = {}
         self._held: deque[_Held] = deque()
         self._replies: list[Reply] = []
         self._layouts: dict[tuple[int, bool], SlabLayout] = {}
@@ -124,16 +138,22 @@ class ReplayDesk:
 
     def counters(self) -> dict[str, float]:
         """For the heartbeats."""
-        counts = self._table.counts
-        return {
-            "inserted_rows_total": counts.inserted,
-            "drawn_rows_total": counts.drawn,
-            "stale_updates_total": counts.stale,
-            "refused_updates_total": counts.refused,
+        counts, before = self._table.counts, self._counts_before
+        return {  # totals are those of this process
+            "inserted_rows_total": counts.inserted - before.inserted,
+            "drawn_rows_total": counts.drawn - before.drawn,
+            "stale_updates_total": counts.stale - before.stale,
+            "refused_updates_total": counts.refused - before.refused,
             "replay_live_rows": self._table.num_live,
             "replay_fill": self._table.num_live / self._table.settings.capacity,
             **({} if self._limiter.ratio is None else {"samples_per_insert": self._limiter.ratio}),
         }
+
+    def accounts(self) -> SenderAccounts:
+        """What is stored here of each stream that this process has heard of, those that have ended included."""
+        rows = {(name, sender.epoch): sender.book.rows for name, sender in self._senders.items()}
+        streams = [(name, epoch, count) for (name, epoch), count in {**self._ended, **rows}.items()]
+        return SenderAccounts(ring_id=self._table.ring_id, accounts=streams)
 
     def handle(self, peer: PeerId, message: Message, arrays: Arrays) -> None:
         """Takes one message of the data plane.
@@ -207,7 +227,7 @@ class ReplayDesk:
         self._asked_to_attach.discard(peer)
         self._clients[peer] = attach
         self._count_actors()
-        sender = self._account(peer, attach) if attach.role == "actor" else _Sender(peer, attach.epoch)
+        sender = self._account(peer, attach) if attach.role == "actor" else _Sender(peer, attach.name, attach.epoch)
         self._reply(
             peer,
             Attached(
@@ -221,10 +241,12 @@ class ReplayDesk:
         )
 
     def _account(self, peer: PeerId, attach: Attach) -> _Sender:
-        """The actor's account; a new epoch begins a new one."""
+        """The actor's account, which may go on from an earlier process of this node; a new epoch begins a new one."""
         sender = self._senders.get(attach.name)
+        if sender is not None and sender.epoch != attach.epoch:
+            self._close_account(attach.name, sender)
         if sender is None or sender.epoch != attach.epoch:
-            sender = self._senders[attach.name] = _Sender(peer, attach.epoch)
+            sender = self._senders[attach.name] = _Sender(peer, attach.name, attach.epoch, self._book_of(attach))
         sender.peer = peer
         self._raise_credit(sender)
         if not self._limiter.has_room_for(self._num_actors, self._config.largest_insert):
@@ -235,9 +257,24 @@ class ReplayDesk:
             )
         return sender
 
+    def _book_of(self, attach: Attach) -> ReceiverBook:
+        mark = self._table.sender(attach.name)
+        if mark is None or mark.epoch != attach.epoch:
+            return ReceiverBook()
+        return ReceiverBook(mark.sequence, rows=mark.rows, num_bytes=mark.num_bytes)
+
+    def _close_account(self, name: str, sender: _Sender) -> None:
+        """The stream has ended: its rows stay in the books, but for the oldest of very many, which the hub has."""
+        self._ended[name, sender.epoch] = sender.book.rows
+        while len(self._ended) > MAX_ENDED:
+            del self._ended[next(iter(self._ended))]
+
     def _why_not(self, attach: Attach) -> AttachRefused | None:
         name, reason, exit_code = attach.name, None, EXIT_CONFIG
-        newest = max((client.epoch for client in self._clients.values() if client.name == name), default=attach.epoch)
+        epochs = [client.epoch for client in self._clients.values() if client.name == name]
+        if attach.role == "actor" and (mark := self._table.sender(name)) is not None:
+            epochs.append(mark.epoch)
+        newest = max(epochs, default=attach.epoch)
         if attach.protocol != PROTOCOL_VERSION:
             reason = f"{name} speaks protocol {attach.protocol}, this node speaks {PROTOCOL_VERSION}"
         elif attach.run_id != self._run_id:
@@ -264,14 +301,17 @@ class ReplayDesk:
                 pass
         try:
             fragments = fragment_batch_of(arrays, self._spec, must_be_finite=True)
-            self._table.insert(fragments)
+            mark = sender.mark(message.sequence, fragments)
+            self._table.insert(fragments, sender=mark)
         except (WireError, ValueError) as error:
             self.num_refused += 1
             sender.book.skip(message.sequence)
+            self._table.remember(sender.mark(message.sequence))  # lest it be taken for missing after a restart
             self._reply(sender.peer, InsertRefused(sequence=message.sequence, reason=str(error)))
             return
-        sender.book.note(message.sequence, rows=fragments.num_live, num_bytes=fragments.num_bytes)
-        self._limiter.note_inserted(fragments.num_live)
+        num_live = mark.rows - sender.book.rows
+        sender.book.note(message.sequence, rows=num_live, num_bytes=mark.num_bytes - sender.book.num_bytes)
+        self._limiter.note_inserted(num_live)
 
     def _hold(self, peer: PeerId, request: SampleRequest) -> None:
         if request.batch_size > self._config.error_band:

@@ -10,14 +10,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from parl_mq.config.loader import dump_toml
-from parl_mq.config.models import RunConfig
+from parl_mq.config.loader import dump_toml, load_config
+from parl_mq.config.models import RunConfig, Section
 from parl_mq.errors import EXIT_TEMPORARY, CodedError, ConfigError, SnapshotError
 from parl_mq.observe.files import CHECKPOINTS, CONFIG, LOGS, METRICS, SUMMARY
 from parl_mq.services.files import write_atomically
 from parl_mq.services.run_memory import RunMemory
 
 MEMORY: Final = "hub.json"
+STATUS: Final = "status.json"
+ENDPOINT: Final = "hub.endpoint"
+FAILURES: Final = "failures.jsonl"
+FIXED: Final = ("environment", "algorithm", "seed")
+"""Settings that a run keeps for life: its networks and what they learn."""
 RUN_DIR: Final = "run_dir"
 """Under this key errors are about the choice of the directory, which is no setting of the run."""
 
@@ -67,6 +72,25 @@ class RunDirectory:
             ).about(RUN_DIR)
         for folder in (directory.logs, directory.checkpoints):
             folder.mkdir(exist_ok=True)
+        return directory
+
+    @classmethod
+    def reopen(cls, path: Path, config: RunConfig) -> RunDirectory:
+        """The directory of a run to go on with, which must have been started with the same settings.
+
+        Raises:
+            ConfigError: it is none, or the run was started with others.
+            SnapshotError: what the run remembers is damaged.
+        """
+        directory = cls.open(path)
+        earlier = load_config(directory.config)
+        if differing := list(_differing(earlier, config)):
+            before = ", ".join(f"{key} = {earlier.value_of(key)!r}" for key in differing)
+            raise ConfigError(
+                f"{path} was started with other settings: {before} (see {directory.config}); give the same ones, or "
+                "start a new run"
+            ).about(*differing)
+        directory.read_memory()
         return directory
 
     @contextmanager
@@ -135,3 +159,53 @@ class RunDirectory:
         """What `write_summary` wrote, or None."""
         path = self.path / SUMMARY
         return json.loads(path.read_text()) if path.exists() else None
+
+    def is_done(self) -> bool:
+        """Whether the run has come to its end by itself; it may be resumed all the same."""
+        summary = self.read_summary()
+        return summary is not None and not summary["interrupted"] and summary["error"] is None
+
+    def write_status(self, status: Mapping[str, Any]) -> None:
+        """Replaces the picture of the run that is shown when its hub cannot be asked."""
+        write_atomically(self.path / STATUS, json.dumps(status, allow_nan=False) + "\n", lasting=False)
+
+    def read_status(self) -> tuple[dict[str, Any], float] | None:
+        """What `write_status` wrote and when (wall time, s), or None."""
+        path = self.path / STATUS
+        return (json.loads(path.read_text()), path.stat().st_mtime) if path.exists() else None
+
+    def write_endpoint(self, endpoint: str) -> None:
+        """Says where the run's hub listens."""
+        write_atomically(self.path / ENDPOINT, endpoint + "\n")
+
+    def read_endpoint(self) -> str | None:
+        """Where the hub listens, or listened when it was killed; None where it has ended in order, or not begun."""
+        path = self.path / ENDPOINT
+        return path.read_text().strip() if path.exists() else None
+
+    def forget_endpoint(self) -> None:
+        """The hub listens no more."""
+        (self.path / ENDPOINT).unlink(missing_ok=True)
+
+    def append_failure(self, row: Mapping[str, Any]) -> None:
+        """Adds one line to failures.jsonl: a node that ended unasked."""
+        with (self.path / FAILURES).open("a") as lines:
+            lines.write(json.dumps(row, allow_nan=False) + "\n")
+
+    def read_failures(self) -> list[dict[str, Any]]:
+        """The nodes that ended unasked, oldest first."""
+        path = self.path / FAILURES
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def _differing(earlier: RunConfig, config: RunConfig) -> Iterator[str]:
+    """Keys of FIXED settings that are not as they were."""
+    for name in FIXED:
+        old, new = getattr(earlier, name), getattr(config, name)
+        if isinstance(old, Section) and type(old) is type(new):
+            fields = type(old).model_fields
+            yield from (f"{name}.{field}" for field in fields if getattr(old, field) != getattr(new, field))
+        elif isinstance(old, Section):
+            yield f"{name}.name"  # of the algorithm, which decides what the section holds
+        elif old != new:
+            yield name

@@ -42,17 +42,19 @@ log = logging.getLogger("parl_mq")
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A reply and its arrays (parl_mq.replay.table.Draw).
+    """A reply and its arrays (parl_mq.replay.table.Draw), whose keys are those of one ring.
 
     Attributes:
         reply: as it came.
         arrays: valid until the batch is given back.
+        ring_id: of that ring.
         num_torn: rows that were overwritten before they could be read: they show another row, at probability 0.
         own: those of the arrays that are the client's own, and used again: rows that it read from the ring.
     """
 
     reply: SampleReply
     arrays: Arrays
+    ring_id: str = ""
     num_torn: int = 0
     own: Arrays | None = None
 
@@ -93,6 +95,7 @@ class SampleClient:
         self._updates: list[Arrays] = []
         self._spare: list[Arrays] = []
         self._is_attached = False
+        self._ring_id = ""
 
     async def run(self) -> None:
         """Receives until cancelled, and lets go of the map then.
@@ -115,7 +118,12 @@ class SampleClient:
         return [self._batches.get_nowait() for _ in range(self._batches.qsize())]
 
     def give_back(self, batch: Batch, magnitudes: npt.NDArray[np.float64]) -> None:
-        """New priorities for a batch's rows; they ride on the next request. The batch's arrays may be used again."""
+        """New priorities for a batch's rows; they ride on the next request. The batch's arrays may be used again.
+
+        Priorities for a ring that is gone are dropped: another one uses the same keys for other rows.
+        """
+        if batch.ring_id != self._ring_id:
+            return
         keys = batch.arrays[KEYS]
         if batch.num_torn:
             is_whole = batch.arrays[PROBABILITIES] > 0.0
@@ -186,6 +194,9 @@ class SampleClient:
     def _begin(self, ring_id: str) -> list[list[Frame]]:
         """Asks again for what is unanswered, and for the first batches at the first time."""
         self._is_attached = True
+        if ring_id != self._ring_id:
+            self._ring_id = ring_id
+            self._updates.clear()
         if self._row_map is not None:
             self._row_map.attach(ring_id)
         for request in self._outstanding.values():
@@ -224,7 +235,7 @@ class SampleClient:
         else:
             del self._outstanding[reply.request_id]
         parts = _parts(arrays, self._batch_size)
-        batches = [Batch(reply, part) for part in parts]
+        batches = [Batch(reply, part, self._ring_id) for part in parts]
         if table is not None and not request.rows:
             batches = [self._gathered(table, reply, part) for part in parts]
         return self._keep(batches)
@@ -255,7 +266,8 @@ class SampleClient:
         if len(torn):
             probabilities = probabilities.copy()
             probabilities[torn] = 0.0
-        return Batch(reply, {**columns, KEYS: arrays[KEYS], PROBABILITIES: probabilities}, len(torn), columns)
+        columns_and_keys = {**columns, KEYS: arrays[KEYS], PROBABILITIES: probabilities}
+        return Batch(reply, columns_and_keys, self._ring_id, num_torn=len(torn), own=columns)
 
 
 def _parts(arrays: Arrays, size: int) -> list[Arrays]:

@@ -47,7 +47,7 @@ def left_over(root: Path | None) -> list[Path]:
 def remove_left_over(root: Path | None) -> None:
     """Removes folders of this user whose owners are dead, so far as that is possible."""
     for folder in _folders(root):
-        with _locked(folder) as is_ours:  # held until it is gone: nobody may take it for its own meanwhile
+        with locked(folder) as is_ours:  # held until it is gone: nobody may take it for its own meanwhile
             if is_ours:
                 shutil.rmtree(folder, ignore_errors=True)
 
@@ -58,12 +58,12 @@ def _folders(root: Path | None) -> list[Path]:
 
 
 def _is_left(folder: Path) -> bool:
-    with _locked(folder) as is_ours:
+    with locked(folder) as is_ours:
         return is_ours
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[bool]:
+def locked(folder: Path) -> Iterator[bool]:
     """Whether the folder is this user's and its lock could be had, which is held while the block is open."""
     try:
         number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)

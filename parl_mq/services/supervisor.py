@@ -1,4 +1,4 @@
-"""Starts every node of a run on this machine, watches them, and leaves none behind."""
+"""Starts every node of a run on this machine, keeps them running, and leaves none behind."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 import os
 import signal
-import sys
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -28,12 +28,16 @@ from parl_mq.errors import (
 )
 from parl_mq.net.endpoints import check_endpoint
 from parl_mq.net.zmq_channel import Network
+from parl_mq.services.health import START_S, Watch
 from parl_mq.services.hub_link import HubLink
+from parl_mq.services.processes import Child, size_of, start_node
+from parl_mq.services.restarts import FailureRecord
+from parl_mq.services.rings import rings_of_run
 from parl_mq.services.run_directory import RunDirectory
 from parl_mq.services.runtime import StopSignal, first_cause
 from parl_mq.services.socket_folders import own_folder
 from parl_mq.services.tables import remove_rings
-from parl_mq.services.zygote import ForkedProcess, Zygote, module_path
+from parl_mq.services.zygote import ForkedProcess, Zygote
 from parl_mq.spec import TableSpec
 from parl_mq.wire.messages import Role, RunProgress, SpecOffer, StopRequest
 
@@ -41,49 +45,30 @@ HUB_ENDS_S: Final = 7.5
 """A hub that was asked to end the run has this long; Ctrl-C promises 10 s for everything."""
 TERMINATE_S: Final = 2.3
 """Nodes that outlive the hub are asked to end by a signal, and killed after this time."""
+ZYGOTE: Final = "zygote"
+HUB: Final = "hub"
 ZYGOTE_MODULE: Final = "parl_mq.nodes.zygote"
 MAX_REASON: Final = 1500
 NODE_FAILURES: Final = (EXIT_USAGE, EXIT_UNAVAILABLE, EXIT_INTERNAL, EXIT_TEMPORARY, EXIT_NOT_ALLOWED, EXIT_CONFIG)
+BEYOND_REPAIR: Final = (EXIT_USAGE, EXIT_NOT_ALLOWED, EXIT_CONFIG)
+"""A process that ends with one of these would do so again."""
 PROGRESS_COMES_S: Final = 2.0
 """The hub tells of its progress four times a second."""
 LAST_WORDS_S: Final = 2.0
 """What a hub said before it ended is on its way for a moment."""
-LOG_TAIL_LINES: Final = 12
+HEALTH_EVERY_S: Final = 0.25
+DIES_S: Final = 5.0
+"""A killed child that has not ended after this time has a zygote that does not say so."""
+
+LOSSES: Final = {
+    "lost_updates_total": "the learner goes on from its newest checkpoint; {:,.0f} updates since then are lost",
+    "lost_rows_total": "{:,.0f} rows that the replay had acknowledged are lost with its ring",
+}
+"""What is said when one of these figures grows."""
 
 ProgressSink = Callable[[RunProgress], None]
-
-
-@dataclass(slots=True)
-class Child:
-    """A node's process."""
-
-    name: str
-    role: Role
-    process: asyncio.subprocess.Process | ForkedProcess
-    log: Path
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether it has not ended yet."""
-        return self.process.returncode is None
-
-    def send_signal(self, number: signal.Signals) -> None:
-        """Sends a signal, if it still lives."""
-        if self.is_alive:
-            with contextlib.suppress(ProcessLookupError):
-                self.process.send_signal(number)
-
-    def end_in_words(self) -> str:
-        """How it ended, with the end of what it wrote."""
-        code = self.process.returncode
-        how = f"with code {code}" if code is None or code >= 0 else f"by signal {signal.Signals(-code).name}"
-        return f"{self.name} ended {how}; {self.last_words()}"
-
-    def last_words(self) -> str:
-        """The end of its log."""
-        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
-        told = "".join(f"\n  {line}" for line in lines[-LOG_TAIL_LINES:])
-        return f"the end of {self.log}:{told or ' nothing was written'}"
+EventSink = Callable[[str], None]
+Launch = Callable[[], Awaitable[Child]]
 
 
 @contextmanager
@@ -125,6 +110,7 @@ class Supervisor:
         runtime: Path,
         started_at: float,
         on_progress: ProgressSink,
+        on_event: EventSink,
     ) -> None:
         """Prepares a run.
 
@@ -135,6 +121,7 @@ class Supervisor:
             runtime: folder for sockets.
             started_at: monotonic time at which the command started, s.
             on_progress: called a few times a second.
+            on_event: called with a line for people when a node has failed.
         """
         self._config = config
         self._spec = spec
@@ -142,34 +129,40 @@ class Supervisor:
         self._runtime = runtime
         self._started_at = started_at
         self._on_progress = on_progress
-        self._children: list[Child] = []
-        self._watches: asyncio.TaskGroup
+        self._on_event = on_event
+        self._children: dict[str, Child] = {}
+        self._records: dict[str, FailureRecord] = {}
+        self._watch = Watch(config.node.busy_limit_s)
         self._zygote: Zygote | None = None
+        self._zygote_is_there = asyncio.Event()
+        self._forking = asyncio.Lock()
         self._run_id: str | None = None
         self._failed: asyncio.Future[NodeFailed] = asyncio.get_running_loop().create_future()
+        self._lost: asyncio.Queue[str] = asyncio.Queue()  # as many as there are nodes, at most
         self._end_has_begun = asyncio.Event()
+        self._hub_has_ended = asyncio.Event()
         self._is_stopping = asyncio.Event()
         self._is_done = asyncio.Event()
         self._is_over = False
+        self._told_losses: dict[str, float] = {}
         self._lifeline, self._lifeline_writer = os.pipe()
 
     async def run(self, stop: StopSignal, kill: StopSignal) -> None:
-        """Runs to the end; afterwards no process of the run is alive, and no ring is left.
+        """Runs to the end; afterwards no process of the run is alive, and a ring is left only if it was cut off.
 
         Args:
             stop: ends the run in order.
             kill: ends it at once.
 
         Raises:
-            NodeFailed: a node ended unexpectedly, or the hub reported a failure. Carries the exit code.
+            NodeFailed: a node could not be kept running, or the hub reported a failure. Carries the exit code.
         """
         network = Network()
         try:
-            async with asyncio.TaskGroup() as self._watches:
-                try:
-                    await kill.wait_for(self._see_through(network, stop))
-                finally:
-                    await self._kill_all()
+            try:
+                await kill.wait_for(self._see_through(network, stop))
+            finally:
+                await self._kill_all()
         except BaseExceptionGroup as group:
             raise first_cause(group) from group
         finally:
@@ -177,74 +170,91 @@ class Supervisor:
             os.close(self._lifeline_writer)
             os.close(self._lifeline)
             if self._run_id is not None:
-                remove_rings(self._config.node, self._run_id)
+                self._leave_rings(self._run_id, was_killed=kill.is_set())
         if self._failed.done():
             raise self._failed.result()
 
+    def _leave_rings(self, run_id: str, *, was_killed: bool) -> None:
+        """A run that is done needs none; of one that may be resumed they stay."""
+        if not was_killed and not self._failed.done() and self._directory.is_done():
+            remove_rings(self._config.node, run_id)
+        for ring in rings_of_run(self._config.node, run_id):
+            self._on_event(f"kept for --resume: {ring.path}, {ring.num_bytes / 2**20:,.1f} MiB")
+
     async def _see_through(self, network: Network, stop: StopSignal) -> None:
-        """Starts the nodes, and returns when the run has come to its end."""
-        self._zygote = await self._start_zygote()  # first: it takes longest
-        hub = await self._start("hub", "hub", self._hub_arguments())
+        """Keeps the nodes running, and returns when the run has come to its end."""
         link = HubLink(network.connect(self._hub_endpoint), role="supervisor", name="supervisor", stop=StopSignal())
         link.on_progress = self._note_progress
         async with asyncio.TaskGroup() as tasks:
-            starting = tasks.create_task(self._start_nodes())
-            background = [
-                starting,
-                tasks.create_task(self._talk(link, hub)),
-                tasks.create_task(self._ask_for_the_end(link, stop)),
-                tasks.create_task(self._report_failure(link)),
+            work = [
+                *(self._keep(name, launch) for name, launch in self._launches()),
+                self._talk(link),
+                self._ask_for_the_end(link, stop),
+                self._report_failure(link),
+                self._report_lost(link),
+                self._end_hung_nodes(),
             ]
+            background = [tasks.create_task(each) for each in work]
             await self._end_has_begun.wait()
-            starting.cancel()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(hub.process.wait(), HUB_ENDS_S)
-            if hub.process.returncode == EXIT_OK:
+                await asyncio.wait_for(self._hub_has_ended.wait(), HUB_ENDS_S)
+            if (hub := self._children.get(HUB)) is not None and hub.process.returncode == EXIT_OK:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._is_done.wait(), LAST_WORDS_S)
             for task in background:
                 task.cancel()
-        self._judge(hub)
+        self._judge()
         await self._end_the_rest()
 
-    async def _talk(self, link: HubLink, hub: Child) -> None:
+    async def _talk(self, link: HubLink) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(link.run())
             try:
                 self._run_id = (await link.join()).run_id
             except PeerTimeout as error:
-                raise NodeFailed(f"{error}\n{hub.last_words()}", error.exit_code) from error
+                hub = self._children.get(HUB)
+                told = "it was never started" if hub is None else hub.last_words()
+                raise NodeFailed(f"{error}\n{told}", error.exit_code) from error
             columns, spaces = self._spec.to_wire()
-            await link.deliver(SpecOffer(columns=columns, spaces=spaces, digest=self._spec.digest))
+            link.deliver(SpecOffer(columns=columns, spaces=spaces, digest=self._spec.digest))
 
     async def _ask_for_the_end(self, link: HubLink, stop: StopSignal) -> None:
         await stop.wait()
         self._end_has_begun.set()
-        await link.deliver(StopRequest(reason=stop.reason, interrupted=True))
+        link.deliver(StopRequest(reason=stop.reason, interrupted=True))
 
     async def _report_failure(self, link: HubLink) -> None:
-        """Tells the hub of the first node that failed, and of all that are gone: nobody need wait for them."""
+        """Tells the hub which node cannot be kept running, and who else is gone: nobody need wait for them."""
         failure = await asyncio.shield(self._failed)
         self._end_has_begun.set()
-        lost = [child.name for child in self._children if not child.is_alive]
+        lost = [child.name for child in self._children.values() if not child.is_alive]
         reason = str(failure)[:MAX_REASON]
-        await link.deliver(StopRequest(reason=reason, interrupted=True, error_code=failure.code, lost=lost))
+        link.deliver(StopRequest(reason=reason, interrupted=True, error_code=failure.code, lost=lost))
 
-    def _judge(self, hub: Child) -> None:
+    async def _report_lost(self, link: HubLink) -> None:
+        """Tells the hub of nodes that died while the run ends, and are not started again."""
+        while True:
+            name = await self._lost.get()
+            link.deliver(StopRequest(reason=f"{name} died while the run ended", interrupted=True, lost=[name]))
+
+    def _judge(self) -> None:
         """The hub's own end is a failure where it says so, or did not come to say anything."""
-        code = hub.process.returncode
+        hub = self._children.get(HUB)
+        code = None if hub is None else hub.process.returncode
         if self._failed.done() or code == EXIT_OK:
             return
+        words = "" if hub is None else f"; {hub.last_words()}"
         if code is None:
-            error = f"the hub has not ended {HUB_ENDS_S:g} s after it was asked to; {hub.last_words()}"
+            error = f"the hub has not ended {HUB_ENDS_S:g} s after it was asked to{words}"
         else:
-            error = (self._directory.read_summary() or {}).get("error") or hub.end_in_words()
+            ended = "the hub ended" if hub is None else hub.end_in_words()
+            error = (self._directory.read_summary() or {}).get("error") or ended
         self._failed.set_result(NodeFailed(error, _exit_code(code)))
 
     async def _end_the_rest(self) -> None:
         """Whoever has not heard of the end from the hub gets a signal, and a while to follow it."""
         self._is_over = True
-        nodes = [child for child in self._children if child.name != "zygote"]  # its end would kill its children
+        nodes = [child for child in self._children.values() if child.name != ZYGOTE]  # its end would kill its children
         for child in nodes:
             child.send_signal(signal.SIGTERM)
         with contextlib.suppress(TimeoutError):
@@ -252,49 +262,147 @@ class Supervisor:
                 for child in nodes:
                     await child.process.wait()
 
-    async def _start_nodes(self) -> None:
+    async def _kill_all(self) -> None:
+        self._is_over = True
+        for child in self._children.values():
+            child.send_signal(signal.SIGKILL)
+        for child in self._children.values():
+            await child.process.wait()
+        if self._zygote is not None:
+            await self._zygote.close()
+
+    # Keeping nodes running
+
+    async def _keep(self, name: str, launch: Launch) -> None:
+        """Starts a node, and starts it again whenever it ends unasked, until the run ends."""
+        record = self._records[name] = FailureRecord(self._config.node.max_restarts)
+        event: str | None = None
+        while True:
+            child = self._children[name] = await launch()
+            if event is not None:
+                self._on_event(f"{event}; restarted ({record.num_failures})")
+            await child.process.wait()
+            if name == ZYGOTE:
+                self._zygote_is_there.clear()
+            if child.fell_with_zygote and not self._end_has_begun.is_set():
+                event = None  # the zygote's own failure; it says so
+                continue
+            if await self._ended_in_order(child):
+                return
+            wait_s = self._note_failure(child, record)
+            if wait_s is None:
+                if name == HUB:
+                    self._hub_has_ended.set()
+                return
+            event = f"{name} {child.how_it_ended()}"
+            await asyncio.sleep(wait_s)  # the pause itself
+
+    async def _ended_in_order(self, child: Child) -> bool:
+        """Whether a process that has ended was meant to; the hub's own end is the run's."""
+        if child.name == HUB:
+            has_ended = self._directory.read_summary() is not None
+            if has_ended:
+                self._hub_has_ended.set()
+                self._end_has_begun.set()
+            return has_ended or self._is_over
+        return self._is_over or (child.process.returncode == EXIT_OK and await self._hub_is_stopping())
+
+    async def _hub_is_stopping(self) -> bool:
+        """Whether a node that ended with code 0 was asked to: the hub says so soon, if it has not said it before."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._is_stopping.wait(), PROGRESS_COMES_S)
+        return self._is_stopping.is_set() or self._end_has_begun.is_set()
+
+    def _note_failure(self, child: Child, record: FailureRecord) -> float | None:
+        """Records a failure; returns the pause before the next start, or None where there is none."""
+        cause, code = child.cause(), child.process.returncode
+        had_progress = self._watch.has_progress(child)
+        wait_s = record.note(asyncio.get_running_loop().time(), cause, had_progress=had_progress)
+        is_last = wait_s is None or code in BEYOND_REPAIR
+        goes_on = not is_last and not (self._end_has_begun.is_set() and child.name != HUB)
+        self._directory.append_failure(
+            {
+                "time_s": round(time.monotonic() - self._started_at, 3),
+                "node": child.name,
+                "how": child.how_it_ended(),
+                "restart": record.num_failures if goes_on else None,
+                "told": cause,
+            }
+        )
+        if goes_on:
+            return wait_s
+        if self._end_has_begun.is_set() and not is_last:
+            self._lost.put_nowait(child.name)
+        if not self._failed.done():
+            self._failed.set_result(NodeFailed(_last_failure(child, record, code), _exit_code(code)))
+        return None
+
+    async def _end_hung_nodes(self) -> None:
+        """Kills processes that give no sign of life; whoever keeps them starts them again."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(HEALTH_EVERY_S)  # the period itself
+            now = loop.time()
+            living = [child for child in self._children.values() if child.is_alive]
+            for child, silent_s in self._watch.hung(living, now):
+                if child.hung_s is None:
+                    child.hung_s = silent_s
+                    child.send_signal(signal.SIGKILL)
+                    self._watch.note_killed(child.name, now)
+                elif child.zygote is not None and self._watch.killed_for_s(child.name, now) > DIES_S:
+                    self._children[ZYGOTE].hung_s = silent_s
+                    self._children[ZYGOTE].send_signal(signal.SIGKILL)
+
+    def _note_progress(self, progress: RunProgress) -> None:
+        self._watch.note(progress, asyncio.get_running_loop().time())
+        if progress.phase in ("stopping", "done"):
+            self._is_stopping.set()
+        self._tell_losses(progress)
+        self._on_progress(progress)
+        if progress.phase == "done":
+            self._is_done.set()
+
+    def _tell_losses(self, progress: RunProgress) -> None:
+        for name, words in LOSSES.items():
+            lost = progress.figures.get(name, 0.0)
+            if (more := lost - self._told_losses.setdefault(name, lost)) > 0:
+                self._told_losses[name] = lost
+                self._on_event(words.format(more))
+
+    # Starting nodes
+
+    def _launches(self) -> Iterator[tuple[str, Launch]]:
+        """Name and start of each node, in the order in which they are to be started."""
         config = self._config
+        yield ZYGOTE, self._start_zygote  # first: it takes longest
+        yield HUB, lambda: self._start("hub", HUB, self._hub_arguments())
         for index in range(config.replay.nodes):
-            name = f"replay-{index}"
-            bind = _endpoint(self._runtime, name)
-            await self._start("replay", name, [*self._node_arguments(), "--bind", bind])
+            yield f"replay-{index}", partial(self._start_replay, f"replay-{index}")
         for index in range(config.learner.num_learners):
-            await self._fork("learner", f"learner-{index}")
+            yield f"learner-{index}", partial(self._fork, "learner", f"learner-{index}")
         for index in range(config.actor.num_actors):
-            await self._fork("actor", f"actor-{index}")
-        await self._fork("evaluator", "evaluator-0")
+            yield f"actor-{index}", partial(self._fork, "actor", f"actor-{index}")
+        yield "evaluator-0", partial(self._fork, "evaluator", "evaluator-0")
 
-    async def _start(self, role: Role, name: str, arguments: Sequence[str]) -> Child:
+    async def _start(self, role: Role, name: str, arguments: list[str]) -> Child:
         log = self._directory.logs / f"{name}.log"
-        with log.open("wb") as stderr:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-P",
-                "-m",
-                "parl_mq",
-                role,
-                "--name",
-                name,
-                *arguments,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=stderr,
-                stderr=stderr,
-                pass_fds=(self._lifeline,),
-                start_new_session=True,  # Ctrl-C reaches `train` alone, which stops the nodes in order
-                env=_child_environment(role),
-            )
-        return self._add(Child(name, role, process, log))
+        return await start_node(role, name, arguments, log=log, pass_fds=[self._lifeline])
 
-    async def _start_zygote(self) -> Zygote:
-        log = self._directory.logs / "zygote.log"
-        zygote = await Zygote.start(ZYGOTE_MODULE, pass_fds=(self._lifeline,), log=log)
-        self._add(Child("zygote", "supervisor", zygote.process, log))
-        return zygote
+    async def _start_replay(self, name: str) -> Child:
+        own = ["--bind", _endpoint(self._runtime, name), "--run-dir", str(self._directory.path)]
+        return await self._start("replay", name, [*self._node_arguments(), *own])
 
-    async def _fork(self, role: Role, name: str) -> None:
-        """Starts a node that needs torch."""
-        if self._zygote is None:
-            raise ConnectionError("there is no zygote")
+    async def _start_zygote(self) -> Child:
+        log = self._directory.logs / f"{ZYGOTE}.log"
+        log_start, started_at = size_of(log), asyncio.get_running_loop().time()
+        if self._zygote is not None:
+            await self._zygote.close()
+        self._zygote = await Zygote.start(ZYGOTE_MODULE, pass_fds=(self._lifeline,), log=log)
+        self._zygote_is_there.set()
+        return Child(ZYGOTE, "supervisor", self._zygote.process, log, started_at=started_at, log_start=log_start)
+
+    async def _fork(self, role: Role, name: str) -> Child:
+        """Starts a node that needs torch; waits until there is a zygote that can."""
         request = {
             "role": role,
             "name": name,
@@ -304,34 +412,33 @@ class Supervisor:
             "run_directory": str(self._directory.path),
         }
         log = self._directory.logs / f"{name}.log"
-        with contextlib.suppress(ConnectionError):  # its end is a failure that the watch reports
-            self._add(Child(name, role, await self._zygote.fork(request, log), log))
+        while True:
+            await self._zygote_is_there.wait()
+            zygote = self._zygote
+            if zygote is None:
+                raise RuntimeError("there is no zygote although it was said to be there")
+            log_start = size_of(log)
+            async with self._forking:
+                process = await self._fork_or_fell(zygote, request, log)
+            if process is not None:
+                self._watch.note_fork(zygote.process.pid)
+                started_at = asyncio.get_running_loop().time()
+                return Child(name, role, process, log, started_at=started_at, log_start=log_start, zygote=zygote)
 
-    def _add(self, child: Child) -> Child:
-        self._children.append(child)
-        self._watches.create_task(self._watch(child))
-        return child
-
-    async def _watch(self, child: Child) -> None:
-        """The first node that ends unasked is a failure of the run; the hub's end is the run's."""
-        code = await child.process.wait()
-        if child.role == "hub":
-            self._end_has_begun.set()
-        elif (code != EXIT_OK or not await self._hub_is_stopping()) and not self._is_over and not self._failed.done():
-            self._failed.set_result(NodeFailed(child.end_in_words(), _exit_code(code)))
-
-    async def _hub_is_stopping(self) -> bool:
-        """Whether a node that ended with code 0 was asked to: the hub says so soon, if it has not said it before."""
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._is_stopping.wait(), PROGRESS_COMES_S)
-        return self._is_stopping.is_set() or self._end_has_begun.is_set()
-
-    def _note_progress(self, progress: RunProgress) -> None:
-        if progress.phase in ("stopping", "done"):
-            self._is_stopping.set()
-        self._on_progress(progress)
-        if progress.phase == "done":
-            self._is_done.set()
+    async def _fork_or_fell(self, zygote: Zygote, request: dict[str, object], log: Path) -> ForkedProcess | None:
+        """A new child; None where the zygote has died, or hangs and is killed."""
+        limit_s = max(START_S, self._config.node.busy_limit_s)  # the first one has to wait for torch
+        try:
+            async with asyncio.timeout(limit_s):
+                return await zygote.fork(request, log)
+        except ConnectionError:
+            self._zygote_is_there.clear()
+        except TimeoutError:
+            self._zygote_is_there.clear()
+            hanging = self._children[ZYGOTE]
+            hanging.hung_s = limit_s
+            hanging.send_signal(signal.SIGKILL)
+        return None
 
     @property
     def _hub_endpoint(self) -> str:
@@ -351,27 +458,21 @@ class Supervisor:
     def _lifeline_option(self) -> list[str]:
         return ["--lifeline-fd", str(self._lifeline)]
 
-    async def _kill_all(self) -> None:
-        self._is_over = True
-        for child in self._children:
-            child.send_signal(signal.SIGKILL)
-        for child in self._children:
-            await child.process.wait()
-        if self._zygote is not None:
-            await self._zygote.close()
-
 
 def _endpoint(folder: Path, name: str) -> str:
     return f"ipc://{folder}/{name}"
 
 
+def _last_failure(child: Child, record: FailureRecord, code: int | None) -> str:
+    if record.num_failures == 1 or code in BEYOND_REPAIR:
+        return child.end_in_words()
+    first = "".join(f"\n  {line}" for line in record.first_words.splitlines())
+    return (
+        f"{child.name} failed {record.num_failures} times; at last it {child.how_it_ended()}; the first time it said:"
+        + (first or " nothing")
+    )
+
+
 def _exit_code(returncode: int | None) -> int:
     """A node's own code where it is one that parl_mq documents, else that of a defect."""
     return returncode if returncode in NODE_FAILURES else EXIT_INTERNAL
-
-
-def _child_environment(role: Role) -> dict[str, str]:
-    """One thread for each actor's and evaluator's numerics: many processes share the cores."""
-    single = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    hidden = {"CUDA_VISIBLE_DEVICES": ""} if role != "learner" else {}
-    return {**os.environ, **single, **hidden, "PYTHONPATH": module_path()}

@@ -9,9 +9,12 @@ import stat
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
+
 from parl_mq.config.models import NodeConfig, RunConfig
 from parl_mq.errors import ConfigError, MemoryRefused
-from parl_mq.replay.limiter import RatioLimiter
+from parl_mq.replay.limiter import NUM_WORDS, RatioLimiter
 from parl_mq.replay.memory import MemoryNeed, check_memory
 from parl_mq.replay.settings import TableSettings
 from parl_mq.spec import TableSpec
@@ -39,17 +42,23 @@ def table_settings(config: RunConfig) -> TableSettings:
     )
 
 
-def limiter(config: RunConfig) -> RatioLimiter:
-    """The samples-per-insert limiter of one replay node."""
+def limiter(config: RunConfig, words: npt.NDArray[np.int64] | None = None) -> RatioLimiter:
+    """The samples-per-insert limiter of one replay node, with its counts in a table's words."""
     return RatioLimiter(
         samples_per_insert=config.replay.samples_per_insert,
         error_band=config.error_band,
         min_live=config.replay.learning_starts,
+        words=None if words is None else words[:NUM_WORDS],
     )
 
 
-def check_fits(config: RunConfig, spec: TableSpec) -> None:
+def check_fits(config: RunConfig, spec: TableSpec, *, reused: int = 0) -> None:
     """Refuses a run whose replay nodes, all on this machine, would not fit in memory.
+
+    Args:
+        config: of the run.
+        spec: of its table.
+        reused: bytes of rings that are there already, and will be gone on with.
 
     Raises:
         MemoryRefused: the sum and what there is.
@@ -64,7 +73,7 @@ def check_fits(config: RunConfig, spec: TableSpec) -> None:
     num_nodes = config.replay.nodes
     need = MemoryNeed(num_nodes * one.num_rows, one.row_bytes, num_nodes * one.rows_bytes, num_nodes * one.tree_bytes)
     try:
-        check_memory(need, ring_root(config.node))
+        check_memory(need, ring_root(config.node), reused=reused)
     except MemoryRefused as error:
         is_from_rows = need.num_rows < 2 * config.replay.buffer_size
         shape = () if is_from_rows else ("replay.fragment_length", "replay.shards", "algorithm.n_step")
@@ -91,7 +100,7 @@ def ring_root(node: NodeConfig) -> Path:
 
 
 def make_ring_directory(node: NodeConfig, run_id: str, name: str) -> Path:
-    """The new, empty folder of one replay node's ring.
+    """The folder of one replay node's ring, which is made if it is not there.
 
     Raises:
         ConfigError: as `ring_root`.
@@ -116,7 +125,7 @@ def _make(node: NodeConfig, run_id: str, name: str) -> Path:
         with contextlib.suppress(FileExistsError):  # whatever it is, `ring_root` looks at it
             _private_root().mkdir(mode=0o700)
     directory = ring_root(node) / f"{run_id}-{name}"
-    directory.mkdir(mode=0o700)
+    directory.mkdir(mode=0o700, exist_ok=True)
     return directory
 
 

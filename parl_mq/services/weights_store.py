@@ -92,8 +92,11 @@ class WeightsStore:
         return self._serve_wants(now)
 
     def release(self, version: WeightsVersion) -> None:
-        """The version's evaluation is done: it is kept no longer for that."""
-        self._evaluating = {peer: held for peer, held in self._evaluating.items() if held != version}
+        """The version's evaluation is done: it is kept no longer for that, nor is an older one.
+
+        Whoever was to judge an older one has died meanwhile, or is slower than the others.
+        """
+        self._evaluating = {peer: held for peer, held in self._evaluating.items() if tuple(held) > tuple(version)}
 
     def _all(self) -> list[WeightsSnapshot]:
         return [*([] if self._newest is None else [self._newest]), *self._older.values()]
@@ -153,5 +156,8 @@ class WeightsStore:
         return [(peer, encode(announcement(newest))) for peer, _ in due]
 
     def _is_due(self, want: WeightsWanted, newest: WeightsSnapshot) -> bool:
-        is_newer = want.newer_than is None or tuple(want.newer_than) < tuple(newest.version)
-        return is_newer and (self._is_final or newest.updates >= want.min_updates)
+        if want.newer_than is not None and tuple(want.newer_than) >= tuple(newest.version):
+            return False
+        # A learner that was started again has gone back to its checkpoint: the updates counted so far say nothing.
+        began_anew = want.newer_than is not None and want.newer_than[0] < newest.version.generation
+        return self._is_final or began_anew or newest.updates >= want.min_updates

@@ -117,6 +117,8 @@ class Zygote:
         """
         if self._writer is None or self._reading is None:
             raise ConnectionError("the zygote was not started")
+        if self._reading.done() or self._writer.is_closing() or self.process.returncode is not None:
+            raise ConnectionError("the zygote is gone")
         self._writer.write(json.dumps({"request": request, "log": str(log)}).encode() + b"\n")
         await self._writer.drain()
         answer = asyncio.ensure_future(self._answers.get())
@@ -137,18 +139,20 @@ class Zygote:
             await asyncio.gather(self._reading, return_exceptions=True)
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
-        while line := await reader.readline():
-            message = json.loads(line)
-            if "status" in message:
-                self._children[message["pid"]].note_end(os.waitstatus_to_exitcode(message["status"]))
-            else:
-                self._children[message["pid"]] = ForkedProcess(message["pid"])
-                self._answers.put_nowait(message["pid"])
-        await self.process.wait()  # so that its own end is seen before those it causes
+        with contextlib.suppress(ConnectionError):  # it died over a request
+            while (line := await reader.readline()).endswith(b"\n"):
+                self._take(json.loads(line))
         await self.process.wait()  # so that its end is known before that of its children, which die with it
         for child in self._children.values():
             if child.returncode is None:
                 child.note_end(-signal.SIGKILL)
+
+    def _take(self, message: dict[str, Any]) -> None:
+        if "status" in message:
+            self._children[message["pid"]].note_end(os.waitstatus_to_exitcode(message["status"]))
+        else:
+            self._children[message["pid"]] = ForkedProcess(message["pid"])
+            self._answers.put_nowait(message["pid"])
 
 
 def serve(control_fd: int, run_node: RunNode) -> None:

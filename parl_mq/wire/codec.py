@@ -179,7 +179,7 @@ class Decoder:
             WireError: anything at all is wrong with them; it says what.
         """
         self._check_sizes(frames)
-        header = _unpacked(frames[0])
+        header = unpacked(frames[0])
         rows = header.pop("arrays", None)
         message = self._validated(header)
         if rows is None and len(frames) == 1:
@@ -281,7 +281,12 @@ def _packed(fields: Mapping[str, Any]) -> bytes:
     return header
 
 
-def _unpacked(frame: Frame) -> dict[str, Any]:
+def unpacked(frame: Frame) -> dict[str, Any]:
+    """The header in a frame, not yet a message of any kind.
+
+    Raises:
+        WireError: it is not a msgpack map within the limits.
+    """
     # No string or list may announce more than the frame holds; binary strings and extensions have no place in a header.
     try:
         if len(frame) > LONG_HEADER_BYTES:

@@ -6,7 +6,7 @@ them by name, shape and dtype. Fields are added with a default, never reordered 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeFloat, NonNegativeInt, PositiveInt
 
@@ -154,15 +154,43 @@ class StopRequest(Message):
 
 
 class Goodbye(Message):
-    """Node -> hub: the last message, with the final counters.
+    """Node -> hub: the last message, with the final counters; answered by HeartbeatSeen.
 
     Attributes:
         error: None after an orderly stop, else what ended the node.
+        sequence: counted together with the heartbeats.
     """
 
     kind: Literal["goodbye"] = "goodbye"
     counters: dict[str, FiniteFloat] = Field(default_factory=dict, max_length=500)
     error: Text | None = None
+    sequence: Sequence = 0
+
+
+class SenderAccounts(Message):
+    """Replay -> hub: what is stored here, stream by stream.
+
+    Attributes:
+        ring_id: of the ring that the counts are about: those of another one are gone with it.
+        accounts: name and epoch of an actor's process, and the live rows of it that were stored. A stream that is not
+            mentioned has not changed since it was.
+    """
+
+    kind: Literal["sender_accounts"] = "sender_accounts"
+    ring_id: Text
+    accounts: list[tuple[Name, Epoch, NonNegativeInt]] = Field(max_length=10_000)
+
+
+class Pong(Message):
+    """Node -> hub: the answer to Ping."""
+
+    kind: Literal["pong"] = "pong"
+
+
+class StatusRequest(Message):
+    """Anyone -> hub, without a Hello: how is the run? Changes nothing."""
+
+    kind: Literal["status_request"] = "status_request"
 
 
 class Welcome(Message):
@@ -172,7 +200,7 @@ class Welcome(Message):
         index: this node's index among its role, the same after a reconnect.
         config: the run's resolved configuration, without the section `node`.
         generation: of the weights that a learner publishes; 0 for other roles.
-        incarnation: starts of this run, this one included; random streams depend on it.
+        incarnation: starts of a node of this name, this one included; random streams depend on it.
         weights_endpoint: the hub's weights socket.
     """
 
@@ -192,6 +220,19 @@ class HelloRefused(Message):
     kind: Literal["hello_refused"] = "hello_refused"
     reason: Text
     exit_code: int
+
+
+class HelloHeld(Message):
+    """Hub -> node: you may join once it is clear that the old process of your name is gone; your Hello is kept."""
+
+    kind: Literal["hello_held"] = "hello_held"
+    reason: Text
+
+
+class Ping(Message):
+    """Hub -> node: are you still there? Another process says that it has your name."""
+
+    kind: Literal["ping"] = "ping"
 
 
 class SayHello(Message):
@@ -234,10 +275,16 @@ class HeartbeatSeen(Message):
 
 
 class Stop(Message):
-    """Hub -> node: finish what is under way, say Goodbye and end with code 0."""
+    """Hub -> node: finish what is under way, say Goodbye and end with code 0.
+
+    Attributes:
+        reason: for people.
+        is_final: the run is done; what is kept only for its resumption may go.
+    """
 
     kind: Literal["stop"] = "stop"
     reason: Text
+    is_final: bool = False
 
 
 class RunProgress(Message):
@@ -248,6 +295,7 @@ class RunProgress(Message):
         nodes: one (name, state, waiting_for) for each node.
         figures: name -> value, see parl_mq.metrics; absent while unknown, never NaN.
         error: what made the run fail, or None.
+        pulses: node -> its process id, seconds since its last heartbeat, and the progress that it told of.
     """
 
     kind: Literal["run_progress"] = "run_progress"
@@ -255,6 +303,57 @@ class RunProgress(Message):
     nodes: list[tuple[Text, Text, Text | None]] = Field(max_length=10_000)
     figures: dict[str, FiniteFloat] = Field(max_length=500)
     reached: bool = False
+    error: Text | None = None
+    pulses: dict[Name, tuple[PositiveInt, NonNegativeFloat, NonNegativeInt]] = Field(
+        default_factory=dict, max_length=10_000
+    )
+
+
+class NodeReport(NamedTuple):
+    """One node in a RunStatus.
+
+    Attributes:
+        health: `healthy`, `silent` (no heartbeat, but nobody says that it has ended), `away` (the hub has not heard of
+            it since its own start), `left` (in order), or `failed`.
+        state: one word of the node's own.
+        waiting_for: what it waits for, in words, or None.
+        waiting_s: seconds since it began to wait for that.
+        silent_s: seconds since its last heartbeat.
+        starts: processes of this name so far.
+    """
+
+    name: Name
+    role: Role
+    health: Literal["healthy", "silent", "away", "left", "failed"]
+    state: Text
+    waiting_for: Text | None
+    waiting_s: NonNegativeFloat
+    silent_s: NonNegativeFloat
+    starts: PositiveInt
+    pid: PositiveInt
+    host: Text
+
+
+class RunStatus(Message):
+    """Hub -> whoever asked: how the run is.
+
+    Attributes:
+        figures: name -> value, see parl_mq.metrics.
+        books: what became of the actors' rows: `sent`, `acknowledged`, `abandoned`, `under_way`, `stored`, `lost`.
+    """
+
+    kind: Literal["run_status"] = "run_status"
+    run_id: Text
+    preset: Text
+    env_id: Text
+    algorithm: Text
+    phase: Text
+    wall_s: NonNegativeFloat
+    nodes: list[NodeReport] = Field(max_length=10_000)
+    figures: dict[str, FiniteFloat] = Field(max_length=500)
+    books: dict[Name, NonNegativeInt] = Field(max_length=20)
+    target_return: FiniteFloat | None = None
+    stop_reason: Text = ""
     error: Text | None = None
 
 
@@ -493,11 +592,24 @@ ToHub = Annotated[
     | EpisodesFinished
     | EvaluationFinished
     | StopRequest
-    | Goodbye,
+    | Goodbye
+    | SenderAccounts
+    | Pong
+    | StatusRequest,
     Field(discriminator="kind"),
 ]
 FromHub = Annotated[
-    Welcome | HelloRefused | SayHello | RunState | OpenTable | HeartbeatSeen | Stop | RunProgress,
+    Welcome
+    | HelloRefused
+    | HelloHeld
+    | SayHello
+    | Ping
+    | RunState
+    | OpenTable
+    | HeartbeatSeen
+    | Stop
+    | RunProgress
+    | RunStatus,
     Field(discriminator="kind"),
 ]
 Weights = Annotated[

@@ -81,15 +81,39 @@ class _Reference:
             values = values.relu() if layer < 2 else values
         return values
 
+    def z(self, parameters: dict[str, torch.Tensor], obs: np.ndarray) -> torch.Tensor:
+        """[rows, actions, quantiles]; with dueling streams each stream has half of the last hidden layer."""
+        num_values = self.config.num_quantiles or 1
+        if not self.config.dueling:
+            return self.q(parameters, obs).view(len(obs), NUM_ACTIONS, num_values)
+        hidden = torch.from_numpy(obs).double()
+        for layer in range(2):
+            hidden = linear(hidden, parameters[f"{layer}.weight"], parameters[f"{layer}.bias"]).relu()
+        weight, bias = parameters["2.weight"], parameters["2.bias"]
+        value = linear(hidden[:, :6], weight[:num_values, :6], bias[:num_values])
+        advantage = linear(hidden[:, 6:], weight[num_values:, 6:], bias[num_values:])
+        advantage = advantage.view(len(obs), NUM_ACTIONS, num_values)
+        return value.unsqueeze(1) + advantage - advantage.mean(1, keepdim=True)
+
+    def losses(self, z: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        delta = self.config.huber_delta
+        if self.config.num_quantiles is None:
+            return huber_loss(z, target, reduction="none", delta=delta).squeeze(1)
+        levels = (torch.arange(z.shape[1]).double() * 2 + 1) / (2 * z.shape[1])
+        error = target[:, None, :] - z[:, :, None]
+        sizes = huber_loss(error, torch.zeros_like(error), reduction="none", delta=delta) / delta
+        return ((levels[None, :, None] - (error.detach() < 0).double()).abs() * sizes).mean(2).sum(1)
+
     def update(self, batch: TrainingBatch) -> tuple[np.ndarray, dict[str, float]]:
         rows, action = np.arange(len(batch.action)), batch.action
         with torch.no_grad():
-            q_next = self.q(self.target, batch.next_obs)
-            chooser = self.q(self.online, batch.next_obs) if self.config.double else q_next
-            value = q_next[rows, chooser.argmax(1)]
-            target = torch.from_numpy(batch.reward) + torch.from_numpy(batch.discount) * value
-        q = self.q(self.online, batch.obs)[rows, action]
-        losses = huber_loss(q, target, reduction="none", delta=self.config.huber_delta)
+            z_next = self.z(self.target, batch.next_obs)
+            chooser = self.z(self.online, batch.next_obs) if self.config.double else z_next
+            value = z_next[rows, chooser.mean(2).argmax(1)]
+            target_z = torch.from_numpy(batch.reward)[:, None] + torch.from_numpy(batch.discount)[:, None] * value
+        z = self.z(self.online, batch.obs)[rows, action]
+        q, target = z.mean(1), target_z.mean(1)
+        losses = self.losses(z, target_z)
         loss = (losses * torch.from_numpy(batch.weight)).mean()
         self.adam.zero_grad()
         loss.backward()
@@ -120,6 +144,10 @@ class _Reference:
         {"target_update_interval": 3},
         {"target_update_interval": 1, "tau": 0.1},
         {"huber_delta": 0.3, "max_grad_norm": 0.05},
+        {"dueling": True},
+        {"num_quantiles": 5},
+        {"num_quantiles": 1, "double": False, "huber_delta": 0.3},
+        {"num_quantiles": 4, "dueling": True, "target_update_interval": 3},
     ],
 )
 def test_updates_are_those_of_the_reference(settings: dict[str, Any]) -> None:
@@ -134,6 +162,32 @@ def test_updates_are_those_of_the_reference(settings: dict[str, Any]) -> None:
         assert outcome.figures == pytest.approx(figures, rel=1e-3, abs=1e-4)
     for name, tensor in trainer.policy_weights().items():
         torch.testing.assert_close(tensor.double(), reference.online[name].detach(), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("num_quantiles", [None, 4])
+def test_streams_of_a_dueling_network_stay_apart(num_quantiles: int | None) -> None:
+    trainer = _train(_trainer(dueling=True, num_quantiles=num_quantiles, learning_rate=0.1), 10)
+    weight, num_values = trainer.policy_weights()["2.weight"], num_quantiles or 1
+    assert weight.shape == ((1 + NUM_ACTIONS) * num_values, 12)
+    assert weight[:num_values, 6:].abs().max() == weight[num_values:, :6].abs().max() == 0
+    assert weight[:num_values, :6].abs().min() > 0
+
+
+@pytest.mark.parametrize("settings", [{"dueling": True}, {"num_quantiles": 5}, {"dueling": True, "num_quantiles": 2}])
+def test_greedy_actions_are_of_the_largest_mean_whatever_the_head(settings: dict[str, Any]) -> None:
+    obs = np.random.default_rng(0).normal(scale=5, size=(200, 4)).astype(np.float32)
+    trainer = _trainer(**settings)
+    policy = DQN.make_policy(DQNConfig(hidden_sizes=(8, 6), **settings), _spec(), np.zeros(200))
+    policy.load_weights(trainer.policy_weights())
+    reference = _Reference(trainer.policy_weights(), DQNConfig(hidden_sizes=(8, 6), **settings))
+    expected = reference.z(reference.target, obs).mean(2).argmax(1).numpy()
+    assert len(set(expected.tolist())) > 1
+    np.testing.assert_array_equal(policy.act_greedily(obs), expected)
+
+
+@pytest.mark.parametrize("settings", [{"dueling": True}, {"num_quantiles": 5, "dueling": True}])
+def test_heads_work_without_hidden_layers(settings: dict[str, Any]) -> None:
+    assert _train(_trainer(hidden_sizes=(), **settings), 3).num_updates == 3
 
 
 def test_magnitudes_do_not_feel_the_importance_weights() -> None:
@@ -344,7 +398,11 @@ def test_registry_loads_it() -> None:
 
 @pytest.mark.parametrize("hidden_sizes", [(), (5,), (8, 6, 4)])
 @pytest.mark.parametrize("depth", [1, 3])
-def test_size_of_the_network_is_known_without_making_it(hidden_sizes: tuple[int, ...], depth: int) -> None:
+@pytest.mark.parametrize("head", [{}, {"dueling": True}, {"num_quantiles": 3}, {"dueling": True, "num_quantiles": 3}])
+def test_size_of_the_network_is_known_without_making_it(
+    hidden_sizes: tuple[int, ...], depth: int, head: dict[str, Any]
+) -> None:
     spec = _spec(start=2).stacked(depth)
-    weights = _trainer(spec=spec, hidden_sizes=hidden_sizes).policy_weights()
-    assert DQNConfig(hidden_sizes=hidden_sizes).num_parameters(spec) == sum(part.numel() for part in weights.values())
+    weights = _trainer(spec=spec, hidden_sizes=hidden_sizes, **head).policy_weights()
+    config = DQNConfig(hidden_sizes=hidden_sizes, **head)
+    assert config.num_parameters(spec) == sum(part.numel() for part in weights.values())

@@ -31,7 +31,7 @@ def test_unknown_name_is_answered_with_the_nearest(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "reinforce"])
 def test_name_near_to_none_is_answered_with_all(name: str) -> None:
-    with pytest.raises(ConfigError, match="there are: dqn"):
+    with pytest.raises(ConfigError, match="there are: ddpg, dqn, sac"):
         settings_model(name)
 
 
@@ -58,7 +58,7 @@ def test_settings_of_another_kind_are_refused() -> None:
 def test_entry_points_are_found_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_installed_names", lambda: {"own": _path("OWN")})
     assert settings_model("own") is DQNConfig
-    assert algorithm_names() == ("dqn", "own")
+    assert algorithm_names() == tuple(sorted((*registry.BUILT_IN, "own")))
 
 
 def test_import_paths_do_not_count_as_installed() -> None:

@@ -55,6 +55,7 @@ class FakeRun:
         run_dir: Path | None,
         resume: bool,
         on_progress: Callable[[RunProgress], None],
+        on_event: Callable[[str], None],
         started_at: float,
     ) -> FakeResult:
         assert started_at <= time.monotonic()
@@ -62,6 +63,7 @@ class FakeRun:
         if self.error is not None and self.refuses_at_once:
             raise self.error
         on_progress(RunProgress(phase="training", nodes=[("actor-0", "stepping", None)], figures={"loss": 1.0}))
+        on_event("replay-0 died (signal 9); restarted (1)")
         if self.error is not None:
             raise self.error
         return self.result

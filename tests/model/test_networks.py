@@ -1,11 +1,11 @@
-"""The perceptron's written-out gradient is autograd's; its parameters are one vector."""
+"""Written-out gradients of a perceptron and of a stack are autograd's; their parameters are one vector."""
 
 from math import sqrt
 
 import pytest
 import torch
 
-from parl_mq.model.networks import Mlp, MlpLayout
+from parl_mq.model.networks import Mlp, MlpLayout, StackedMlp
 
 
 def _mlp(sizes: tuple[int, ...], *, seed: int = 0) -> Mlp:
@@ -68,3 +68,36 @@ def test_first_weights_fill_the_range_of_their_fan_in() -> None:
         bound = 1 / sqrt(4 if name.startswith("0") else 400)
         assert 0.9 * bound < part.abs().max() <= bound
         assert abs(part.mean()) < 0.2 * bound
+
+
+@pytest.mark.parametrize("num_networks", [1, 2, 3])
+@pytest.mark.parametrize("sizes", [(3, 2), (4, 5, 1), (4, 16, 8, 3)])
+def test_stack_computes_what_its_networks_do_one_by_one(sizes: tuple[int, ...], num_networks: int) -> None:
+    layout = MlpLayout(sizes, num_networks)
+    stack = StackedMlp(layout, layout.initial(0).double())
+    generator = torch.Generator().manual_seed(1)
+    inputs = torch.randn(7, sizes[0], generator=generator, dtype=torch.float64).requires_grad_()
+    output_gradient = torch.randn(num_networks, 7, sizes[-1], generator=generator, dtype=torch.float64)
+    parameters = stack.flat_P.clone().requires_grad_()
+    named = layout.named(parameters)
+    expected = torch.stack(
+        [_reference({name: part[index] for name, part in named.items()}, inputs) for index in range(num_networks)]
+    )
+    expected.backward(output_gradient)
+
+    gradient = StackedMlp(layout, torch.full_like(stack.flat_P, torch.nan))
+    torch.testing.assert_close(stack(inputs.detach()), expected.detach())
+    stack.backward(stack.activations(inputs.detach()), output_gradient, into=gradient)
+    torch.testing.assert_close(gradient.flat_P, parameters.grad)
+    by_inputs = stack.input_gradient(stack.activations(inputs.detach()), output_gradient, first_column=1)
+    torch.testing.assert_close(by_inputs, inputs.grad[:, 1:])
+
+
+def test_first_of_a_stack_shares_its_parameters() -> None:
+    layout = MlpLayout((2, 3, 1), 2)
+    stack = StackedMlp(layout, layout.initial(0))
+    inputs = torch.ones(4, 2)
+    first = stack.first()
+    torch.testing.assert_close(first(inputs), stack(inputs)[:1])
+    stack.flat_P.zero_()
+    assert first(inputs).abs().max() == 0

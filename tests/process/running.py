@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 
 import psutil
 
+from parl_mq.services.run_directory import RunDirectory
+
 T = TypeVar("T")
 
 SMALL = (
@@ -30,18 +32,20 @@ class Run:
 
     Attributes:
         directory: its run directory.
+        rings: where its rings lie.
         process: the command itself.
     """
 
-    def __init__(self, directory: Path, *options: str) -> None:
+    def __init__(self, directory: Path, *options: str, rings: Path | None = None) -> None:
         self.directory = directory
         self._root = Path(tempfile.mkdtemp(prefix="pmq-", dir="/tmp"))  # short: socket paths have 107 bytes
-        rings = ("--set", f"node.ring_directory={self._root / 'rings'}")
+        self.rings = rings or self._root / "rings"
+        self.rings.mkdir(exist_ok=True)
+        places = ("--set", f"node.ring_directory={self.rings}")
         sockets = ("--set", f"node.runtime_directory={self._root}")
-        (self._root / "rings").mkdir()
         command = [sys.executable, "-m", "parl_mq", "train", "cartpole-dqn", "--run-dir", str(directory), "--json"]
         self.process = subprocess.Popen(
-            [*command, *SMALL, *rings, *sockets, *options],
+            [*command, *SMALL, *places, *sockets, *options],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -77,8 +81,13 @@ class Run:
         return [name for name, process in self._seen.items() if _is_alive(process)]
 
     def left_behind(self) -> list[str]:
-        """Rings and sockets that are still there."""
-        return [str(path.relative_to(self._root)) for path in self._root.rglob("*") if path.name != "rings"]
+        """Sockets that are still there, and rings too unless the run was cut off: then they are kept."""
+        sockets = [path.name for path in self._root.iterdir() if path != self.rings]
+        return [*sockets, *(self.kept_rings() if RunDirectory(self.directory).is_done() else [])]
+
+    def kept_rings(self) -> list[str]:
+        """Rings that are still there."""
+        return [path.name for path in self.rings.iterdir()]
 
     def clean_up(self) -> None:
         """Ends every process of the run, by its id, and removes its folder."""
@@ -91,9 +100,15 @@ class Run:
 
 
 @contextmanager
-def running(directory: Path, *options: str) -> Iterator[Run]:
-    """A run that is cleaned up whatever happens."""
-    run = Run(directory, *options)
+def running(directory: Path, *options: str, rings: Path | None = None) -> Iterator[Run]:
+    """A run that is cleaned up whatever happens.
+
+    Args:
+        directory: the run directory.
+        options: of the command.
+        rings: where rings lie, which stays; None: in a folder of its own.
+    """
+    run = Run(directory, *options, rings=rings)
     try:
         yield run
     finally:

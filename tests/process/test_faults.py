@@ -50,10 +50,11 @@ def test_an_environment_that_keeps_breaking_ends_the_run_with_actor_environment_
 
 
 def test_an_actor_that_an_environment_ends_with_code_0_ends_the_run_by_name(tmp_path: Path) -> None:
-    with running(tmp_path / "run", *_broken("exits")) as run:
+    with running(tmp_path / "run", *_broken("exits", "node.max_restarts=1")) as run:
         code, _, stderr = run.finish()
         assert code == 70
-        assert "actor-0 ended with code 0" in stderr
+        assert "actor-0 ended with code 0; restarted (1)" in stderr
+        assert "actor-0 failed 2 times" in stderr
         _assert_nothing_left(run)
 
 
@@ -72,24 +73,25 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_is_taken(tmp_pa
 
 
 def test_a_learner_that_diverges_ends_the_run_by_name(tmp_path: Path) -> None:
-    with running(tmp_path / "run", *_set("algorithm.learning_rate=1e30", "learner.max_skipped_updates=3")) as run:
+    options = ("algorithm.learning_rate=1e30", "learner.max_skipped_updates=3", "node.max_restarts=1")
+    with running(tmp_path / "run", *_set(*options)) as run:
         poll_until(lambda: run.nodes().get("learner-0"), 60)
         code, _, stderr = run.finish()
         assert code not in (0, 130)
-        assert "learner-0 ended with code" in stderr
+        assert "learner-0 failed 2 times" in stderr
         assert "finite" in stderr
         _assert_nothing_left(run)
 
 
-def test_a_hub_that_dies_at_its_start_ends_the_run_at_once(tmp_path: Path) -> None:
-    with running(tmp_path / "run") as run:
+def test_without_restarts_a_hub_that_dies_at_its_start_ends_the_run_at_once(tmp_path: Path) -> None:
+    with running(tmp_path / "run", *_set("node.max_restarts=0")) as run:
         hub = poll_until(lambda: run.nodes().get("hub"), 60)
         began = time.monotonic()
         hub.kill()
         code, _, stderr = run.finish()
         assert time.monotonic() - began < 10 * SLACK
         assert code == 70
-        assert "hub ended by signal SIGKILL" in stderr
+        assert "hub died (signal 9)" in stderr
         _assert_nothing_left(run)
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from parl_mq.fragments import FragmentBatch
 from parl_mq.replay.draws import split_frames
+from parl_mq.replay.ring import Targets
 from parl_mq.replay.table import Table, TableSettings
 from parl_mq.spec import TableSpec
 
@@ -104,12 +105,12 @@ def test_a_row_overwritten_while_it_is_copied_is_drawn_again() -> None:
     (ring,) = table._rings
     draw = table.draw(64)
     table.insert(fragments[6])
-    columns = tuple(draw.columns.values())
-    torn = ring.rows.gather(draw.keys, columns, 0)
+    targets = Targets(tuple(draw.columns.values()), draw.keys, draw.probabilities)
+    torn = ring.rows.gather(draw.keys, targets.columns, 0, 64)
     oldest = np.uint64(ring.prefix + ring.rows.tail)
     assert torn == np.flatnonzero(draw.keys < oldest).tolist()
     assert torn
-    ring._draw_again(torn, draw.keys, draw.probabilities, columns, 0)
+    ring._draw_again(torn, targets, 1.0)
     assert (draw.keys >= oldest).all()
     assert table.counts.torn == len(torn)
     rows = zip(

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parl_mq.replay.limiter import RatioLimiter
+from parl_mq.replay.limiter import NUM_WORDS, RatioLimiter
 
 
 def test_nothing_is_drawn_before_enough_rows_are_in() -> None:
@@ -169,3 +169,40 @@ def test_no_mix_of_speeds_deadlocks_or_leaves_the_band(
         if limiter.num_drawn:
             assert abs(limiter.num_inserted * ratio - limiter.num_drawn) <= band
     assert limiter.num_drawn > 0 or num_live < min_live  # slow actors alone may take longer than this to begin
+
+
+def test_a_limiter_goes_on_with_the_counts_that_it_finds() -> None:
+    words = np.zeros(NUM_WORDS, np.int64)
+    first = RatioLimiter(2.0, 40.0, 10, words=words)
+    first.note_inserted(30)
+    first.note_drawn(8)
+    first.note_inserted(4)
+    again = RatioLimiter(2.0, 40.0, 10, words=words.copy())
+    for each in (first, again):
+        assert (each.num_inserted, each.num_drawn, each.rows_allowed()) == (4, 8, first.rows_allowed())
+        assert each.may_draw(8, num_live=34)
+    assert again.waiting(34) == first.waiting(34)
+
+
+def test_rows_that_were_stored_and_not_noted_are_caught_up_with() -> None:
+    limiter = RatioLimiter(2.0, 40.0, 10, words=np.zeros(NUM_WORDS, np.int64))
+    limiter.catch_up(12)
+    assert (limiter.num_inserted, limiter.may_draw(8, num_live=12)) == (0, True)
+    limiter.note_drawn(8)
+    limiter.note_inserted(5)
+    for total in (17, 20, 20, 3):
+        limiter.catch_up(total)
+    assert limiter.num_inserted == 8
+
+
+def test_counts_of_another_ratio_say_only_how_many_rows_there_were() -> None:
+    words = np.zeros(NUM_WORDS, np.int64)
+    first = RatioLimiter(2.0, 40.0, 10, words=words)
+    first.note_inserted(10)
+    first.note_drawn(8)
+    first.note_inserted(6)
+    other = RatioLimiter(3.0, 40.0, 10, words=words)
+    assert (other.num_inserted, other.num_drawn) == (0, 0)
+    assert other.may_draw(8, num_live=1)  # 16 rows were stored before
+    other.catch_up(16)
+    assert other.num_inserted == 0

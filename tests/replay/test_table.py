@@ -22,9 +22,11 @@ from .fragments import SPEC, counter_fragment, joined
 ONE_SHARD_DEFAULTS: dict[str, Any] = {"name": "test", "alpha": 1.0, "eps": 0.0, "gamma": 0.9}
 
 
-def make_table(capacity: int, *, directory: Path | None = None, spec: TableSpec = SPEC, **settings: Any) -> Table:
+def make_table(
+    capacity: int, *, directory: Path | None = None, spec: TableSpec = SPEC, fresh: bool = False, **settings: Any
+) -> Table:
     chosen = TableSettings(capacity=capacity, **{**ONE_SHARD_DEFAULTS, **settings})
-    return Table(chosen, spec, directory=directory, rng=np.random.default_rng(0))
+    return Table(chosen, spec, directory=directory, rng=np.random.default_rng(0), fresh=fresh)
 
 
 def insert_single(table: Table, *numbers: float, priority: float | None = 1.0) -> npt.NDArray[np.uint64]:
@@ -492,11 +494,14 @@ class TestInterruptedInsert:
         (ring,) = table._rings
         for number in range(6, 30):
             interrupted = table.take(counter_fragment(1000 + number, 1))
-            part = ring.rows.reserve(interrupted, None, ring.capacity)
-            if number % 2:
+            part = ring.rows.plan(interrupted, None, ring.capacity)
+            ring._log.reserve(part.end, part.tail)
+            if number % 3 == 1:
+                ring._zero(part.old_tail, part.tail)
+            elif number % 3 == 2:
                 ring._evict(part)
                 keys = np.empty(1, np.uint64)
-                ring.rows.scatter(interrupted, part, None, 1.0, np.empty(part.num_rows), keys)
+                ring.rows.scatter(interrupted, part, None, 1.0, keys)
                 ring.tree.write(part.start % ring.rows.num_rows, np.ones(part.num_rows))
             insert_single(table, number)
             drawn = set(table.draw(200).columns["obs"][:, 0])
@@ -509,7 +514,7 @@ class TestFiles:
     def test_rows_lie_in_files_that_go_with_the_table(self, tmp_path: Path) -> None:
         table = make_table(100, directory=tmp_path / "rings", num_shards=2)
         files = sorted((tmp_path / "rings").iterdir())
-        assert [file.name for file in files] == ["test.000.ring", "test.001.ring"]
+        assert [file.name for file in files] == ["test.000.ring", "test.001.ring", "test.json"]
         assert all(file.stat().st_blocks * 512 >= file.stat().st_size for file in files)
         assert os.stat(tmp_path / "rings").st_mode & 0o777 == 0o700
         insert_single(table, *range(10))
@@ -517,16 +522,16 @@ class TestFiles:
         table.close()
         assert list((tmp_path / "rings").iterdir()) == []
 
-    def test_a_ring_found_at_the_start_is_replaced_and_its_keys_are_stale(
+    def test_a_fresh_ring_replaces_the_one_that_is_there_whose_keys_are_stale(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
-        old = make_table(100, directory=tmp_path)
+        old = make_table(100, directory=tmp_path, num_shards=2)
         old_keys = insert_single(old, *range(10))
         old.close(remove=False)
         with caplog.at_level(logging.WARNING):
-            new = make_table(100, directory=tmp_path)
-        assert "replaced by an empty one" in caplog.text
-        assert new.is_replacement
+            new = make_table(100, directory=tmp_path, fresh=True)
+        assert "replaced by an empty ring" in caplog.text
+        assert not new.is_reopened
         assert new.ring_id != old.ring_id
         assert new.num_live == 0
         new_keys = insert_single(new, *range(10))
@@ -534,11 +539,11 @@ class TestFiles:
         assert new.update_priorities(old_keys, np.ones(10)) == (0, 10)
         assert set(new.draw(200).columns["obs"][:, 0]) == set(range(10))
         new.close()
+        assert list(tmp_path.iterdir()) == []
 
     def test_a_file_that_is_no_ring_is_replaced_too(self, tmp_path: Path) -> None:
         (tmp_path / "test.000.ring").write_bytes(b"something else")
         table = make_table(100, directory=tmp_path)
-        assert table.is_replacement
         assert positions_of(insert_single(table, 0))[0] == 0
         table.close()
 

@@ -44,10 +44,16 @@ class SeededEnv(CounterEnv):
         return np.array([getattr(self, "_at", 0) + 5 * (self._oddity == "outside")], dtype)
 
 
+class OddActionEnv(CounterEnv):
+    """Takes actions that no algorithm here learns."""
+
+    action_space = spaces.MultiDiscrete([2, 3])
+
+
 @pytest.fixture(autouse=True)
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "odd_environments", ModuleType("odd_environments"))
-    known: dict[str, Callable[..., Any]] = {"Seeded-v0": SeededEnv, "Still-v0": ConstEnv}
+    known: dict[str, Callable[..., Any]] = {"Seeded-v0": SeededEnv, "Still-v0": ConstEnv, "Odd-v0": OddActionEnv}
     for env_id, entry_point in known.items():
         spec = gymnasium.envs.registration.EnvSpec(id=env_id, entry_point=entry_point)
         monkeypatch.setitem(gymnasium.registry, env_id, spec)
@@ -148,8 +154,9 @@ def test_vector_is_the_one_that_actors_use(env_id: str, words: str) -> None:
 
 
 def test_algorithms_are_those_that_can_act() -> None:
-    assert _found(_check("CartPole-v1"), "algorithms") == Finding("algorithms", "ok", "dqn")
-    refused = _found(_check("Pendulum-v1"), "algorithms")
+    assert _found(_check("CartPole-v1"), "algorithms") == Finding("algorithms", "ok", "dqn, sac-discrete")
+    assert _found(_check("Pendulum-v1"), "algorithms") == Finding("algorithms", "ok", "ddpg, sac, td3")
+    refused = _found(_check("Odd-v0"), "algorithms")
     assert refused.verdict == "note"
     assert "dqn needs one Discrete action" in refused.what
 

@@ -20,13 +20,15 @@ from parl_mq.wire.messages import (
     Goodbye,
     Heartbeat,
     HeartbeatSeen,
+    RunStatus,
+    StatusRequest,
     StopRequest,
     Weights,
     WeightsChunk,
     WeightsWanted,
     Welcome,
 )
-from tests.services.builders import hello, small_config, snapshot, soon
+from tests.services.builders import SPEC, hello, small_config, snapshot, soon, spec_offer
 
 CONTROL, WEIGHTS = "ipc://hub", "ipc://hub.weights"
 BAD = [b"", b"\xff" * 100, bytes(1000), b"\x81\xa4kind\xa5hello"]
@@ -144,7 +146,44 @@ async def test_an_end_leaves_metrics_a_summary_and_what_the_next_start_must_know
     assert scene.rows("figures")[-1]["env_steps_total"] == 12
     assert scene.directory.read_summary()["env_steps"] == 12
     memory = scene.directory.read_memory()
-    assert (memory.incarnation, memory.totals["environment_faults_total"]) == (1, 1.0)
+    assert [(node["hello"]["name"], node["starts"], node["has_left"]) for node in memory.nodes] == [
+        ("actor-0", 1, True)
+    ]
+    assert memory.env_steps == 12
+
+
+async def test_a_hub_that_starts_again_has_the_same_run_spec_and_counters(tmp_path):
+    network, started_at = MemoryNetwork(), time.monotonic()
+    directory = RunDirectory.create(tmp_path / "run", small_config())
+    welcomes, actor = [], network.connect(CONTROL)
+    for _ in range(2):
+        hub = Hub(network, CONTROL, HubOptions(small_config(), directory.path, started_at), StopSignal())
+        serving = asyncio.create_task(hub.run())
+        await actor.send(encode(hello("actor")))
+        await actor.send(encode(spec_offer()))
+        await actor.send(encode(Heartbeat(sequence=1, progress=1, state="stepping", counters={"env_steps_total": 7.0})))
+        found = []
+        while not any(isinstance(message, HeartbeatSeen) for message in found):
+            found += [Decoder(FromHub)(frames)[0] for frames in await soon(actor.receive_many())]
+        welcomes += [message for message in found if isinstance(message, Welcome)]
+        serving.cancel()  # as a kill: nothing is written any more
+        await asyncio.gather(serving, return_exceptions=True)
+        hub._control.close()
+        hub._weights.close()
+    first, second = welcomes
+    assert (first.run_id, first.index, first.incarnation) == (second.run_id, second.index, second.incarnation)
+    memory = directory.read_memory()
+    assert memory.spec["digest"] == SPEC.digest
+    assert memory.run_id == first.run_id
+
+
+async def test_anybody_may_ask_for_the_status_and_changes_nothing(scene):
+    await scene.node("actor")
+    stranger = scene.network.connect(CONTROL)
+    await stranger.send(encode(StatusRequest()))
+    status = await scene.hear(stranger, RunStatus)
+    assert [(node.name, node.health) for node in status.nodes] == [("actor-0", "healthy")]
+    assert (status.phase, status.env_id) == ("starting", "CartPole-v1")
 
 
 async def heard(channel):

@@ -1,5 +1,7 @@
 """What the hub decides, without a network; `now` is whatever the test says."""
 
+import itertools
+
 import pytest
 
 from parl_mq.errors import EXIT_CONFIG, EXIT_TEMPORARY, WireError
@@ -12,11 +14,15 @@ from parl_mq.wire.messages import (
     Goodbye,
     Heartbeat,
     HeartbeatSeen,
+    HelloHeld,
     HelloRefused,
     OpenTable,
+    Ping,
+    Pong,
     RunProgress,
     RunState,
     SayHello,
+    SenderAccounts,
     Stop,
     StopRequest,
     TableOpened,
@@ -48,11 +54,24 @@ def beat(state, peer, now=0.0, *, condition="stepping", **counters):
     return state.handle(peer, Heartbeat(sequence=0, progress=0, state=condition, counters=counters), now)
 
 
-def evaluated(state, returns, *, version=(1, 1), updates=10, now=0.0):
+def evaluated(state, returns, *, version=None, updates=10, now=0.0):
     report = EvaluationFinished(
-        version=version, updates=updates, returns=returns, lengths=[1] * len(returns), duration_s=0.1
+        version=(1, next(_COUNTERS)) if version is None else version,
+        updates=updates,
+        returns=returns,
+        lengths=[1] * len(returns),
+        duration_s=0.1,
     )
     return state.handle(b"evaluator-0", report, now)
+
+
+def evaluated_by(state, returns):
+    """A fresh evaluator joins and reports."""
+    join(state, "evaluator")
+    return evaluated(state, returns)
+
+
+_COUNTERS = itertools.count(1000)  # of versions: none is evaluated twice
 
 
 def of_kind(outgoing, kind):
@@ -121,9 +140,60 @@ def test_a_newer_process_takes_over_the_name_and_its_totals_are_added():
     state = hub_state()
     old = join(state, "actor", epoch=1)
     beat(state, old, env_steps_total=10)
-    state.handle(b"new", hello("actor", epoch=2), 1.0)
+    [(peer, held), _] = state.handle(b"new", hello("actor", epoch=2), 1.0)
+    assert (peer, type(held)) == (b"new", HelloHeld)
+    assert isinstance(state.note_unreachable(old, 1.0)[0][1], Welcome)
     beat(state, b"new", env_steps_total=3)
     assert state.figures()["env_steps_total"] == 13
+
+
+# Two processes of one name
+
+
+def test_the_old_process_is_asked_and_keeps_its_name_when_it_answers():
+    state = hub_state()
+    old = join(state, "actor", epoch=1)
+    assert of_kind(state.handle(b"new", hello("actor", epoch=2), 1.0), Ping) == [(old, Ping())]
+    [(peer, refused)] = state.handle(old, Pong(), 1.1)
+    assert (peer, refused.exit_code) == (b"new", EXIT_TEMPORARY)
+    assert "actor-0 is in the run already, as process 1 on here" in refused.reason
+    assert state.handle(old, Pong(), 1.2) == []
+
+
+def test_a_name_is_free_at_once_when_the_old_process_has_left():
+    state = hub_state()
+    state.handle(join(state, "actor", epoch=1), Goodbye(), 1.0)
+    assert isinstance(state.handle(b"new", hello("actor", epoch=2), 1.0)[0][1], Welcome)
+
+
+def test_an_unanswered_process_is_asked_every_second_and_loses_its_name_after_the_busy_limit():
+    state = hub_state("node.busy_limit_s=3")
+    old = join(state, "actor", epoch=1)
+    state.handle(b"new", hello("actor", epoch=2), 0.25)
+    asked, welcomed = [], []
+    for number in range(2, 20):
+        outgoing = state.tick(number / 4)
+        asked += [number / 4 for peer, _ in of_kind(outgoing, Ping) if peer == old]
+        welcomed += [number / 4 for peer, _ in of_kind(outgoing, Welcome) if peer == b"new"]
+    assert (asked, welcomed) == ([1.25, 2.25], [3.0])
+
+
+def test_of_two_that_claim_a_name_the_later_one_waits_for_it():
+    state = hub_state()
+    old = join(state, "actor", epoch=1)
+    state.handle(b"second", hello("actor", epoch=2), 0.0)
+    outgoing = state.handle(b"third", hello("actor", epoch=3), 0.1)
+    assert [peer for peer, _ in of_kind(outgoing, HelloRefused)] == [b"second"]
+    assert state.note_unreachable(old, 0.2)[0][0] == b"third"
+
+
+def test_a_process_that_was_superseded_is_told_so():
+    state = hub_state()
+    old = join(state, "actor", epoch=1)
+    state.handle(b"new", hello("actor", epoch=2), 0.0)
+    state.note_unreachable(old, 0.0)
+    [(_, refused)] = state.handle(b"again", hello("actor", epoch=1), 1.0)
+    assert (refused.reason, refused.exit_code) == ("a newer actor-0 has joined the run", EXIT_TEMPORARY)
 
 
 def test_an_older_process_of_a_known_name_is_refused():
@@ -142,10 +212,12 @@ def test_a_name_belongs_to_one_role():
 
 def test_each_learner_process_gets_the_next_generation_and_a_reconnect_none():
     state = hub_state(before=RunMemory(generation=4))
-    generations = [
-        state.handle(b"%d" % number, hello("learner", epoch=epoch), 0.0)[0][1].generation
-        for number, epoch in enumerate((1, 1, 2))
-    ]
+    generations = []
+    for number, epoch in enumerate((1, 1, 2)):
+        peer = b"%d" % number
+        state.handle(peer, hello("learner", epoch=epoch), 0.0)
+        welcome = state.note_unreachable(b"1", 0.0) if epoch == 2 else state.handle(peer, hello("learner"), 0.0)
+        generations.append(welcome[0][1].generation)
     assert generations == [5, 5, 6]
 
 
@@ -171,7 +243,7 @@ def test_a_role_sends_only_its_own_messages(role, message):
     peer = join(state, role)
     with pytest.raises(WireError, match=f"joined as {role}"):
         state.handle(peer, message, 0.0)
-    assert (state.phase, state.error, state.evaluations) == ("starting", None, [])
+    assert (state.phase, state.error, state.tally.evaluations) == ("starting", None, [])
 
 
 # What is settled
@@ -281,15 +353,109 @@ def test_phases_follow_the_first_step_and_the_first_update(crew):
 
 
 def test_a_resumed_run_goes_on_counting():
-    before = RunMemory(
-        incarnation=2, totals={"env_steps_total": 50.0}, updates=7, num_episodes=3, num_evaluations=1, wall_s=100.0
-    )
-    state = hub_state(before=before, started_at=10.0)
-    actor = join(state, "actor")
-    beat(state, actor, env_steps_total=5)
-    memory = state.memory(now=12.0)
-    assert memory.totals["env_steps_total"] == 55
-    assert (memory.incarnation, memory.updates, memory.num_episodes, memory.wall_s) == (3, 7, 3, 102.0)
+    first = hub_state()
+    beat(first, join(first, "actor", epoch=1), env_steps_total=50)
+    beat(first, join(first, "learner"), condition="updating", updates_total=7)
+    evaluated_by(first, [1.0])
+    state = hub_state(before=first.memory(100.0), started_at=1000.0)
+    assert state.phase == "starting"
+    beat(state, join(state, "actor", epoch=2), 1001.0, env_steps_total=5)
+    memory = state.memory(1002.0)
+    assert (memory.env_steps, memory.updates, memory.num_evaluations, memory.wall_s) == (55, 7, 1, 102.0)
+    assert state.handle(b"a", hello("actor", epoch=2), 1002.0)[0][1].incarnation == 2
+
+
+# A hub that was away
+
+
+@pytest.fixture
+def away():
+    """What a hub remembers that was killed in the middle of a run."""
+    state = hub_state(started_at=5.0)
+    for role in ("replay", "learner", "actor", "evaluator"):
+        join(state, role, now=6.0, data_endpoint="ipc:///r" if role == "replay" else None)
+    state.handle(b"actor-0", spec_offer(), 6.0)
+    state.handle(b"replay-0", TableOpened(table="main", num_bytes=1, num_rows=1), 6.0)
+    beat(state, b"actor-0", 7.0, env_steps_total=10, sent_rows_total=10, acknowledged_rows_total=8)
+    beat(state, b"learner-0", 8.0, condition="updating", updates_total=4)
+    return state.memory(9.0)
+
+
+def test_a_hub_that_was_away_goes_on_where_it_was(away):
+    state = hub_state(before=away, started_at=5.0)
+    assert (state.phase, state.first_step_s, state.wall_s(10.0)) == ("training", 2.0, 5.0)
+    assert (state.figures()["env_steps_total"], state.tally.num_updates) == (10, 4)
+    assert {node.health for node in state.status(9.0).nodes} == {"away"}
+    welcome, run_state = (message for _, message in state.handle(b"x", hello("learner", run_id="run"), 9.0)[:2])
+    assert (welcome.generation, welcome.incarnation) == (1, 1)
+    assert (run_state.digest, run_state.replay_endpoints) == (SPEC.digest, ["ipc:///r"])
+    beat(state, b"x", 9.0, condition="updating", updates_total=5)
+    assert (state.tally.num_updates, state.figures()["lost_updates_total"]) == (5, 0)
+
+
+def test_a_node_that_came_back_to_the_hub_counts_on(away):
+    state = hub_state(before=away, started_at=5.0)
+    state.handle(b"x", hello("actor", run_id="run"), 9.0)
+    beat(state, b"x", 9.0, env_steps_total=12, sent_rows_total=12, acknowledged_rows_total=12)
+    assert state.figures()["env_steps_total"] == 12
+    assert (state.rows().sent, state.rows().acknowledged) == (12, 12)
+
+
+def test_an_end_that_had_begun_goes_on_and_waits_for_those_who_are_away(away):
+    state = hub_state(before=away, started_at=5.0)
+    state.stop("enough", 9.0)
+    again = hub_state(before=state.memory(9.5), started_at=5.0)
+    assert (again.phase, again.stop_reason) == ("stopping", "enough")
+    again.tick(9.6)
+    assert stopped(again.handle(b"l", hello("learner", run_id="run"), 9.7)) == set()
+    assert stopped(again.handle(b"a", hello("actor", run_id="run"), 9.8)) == {b"a"}
+    assert stopped(again.handle(b"a", Goodbye(), 9.9)) == {b"l"}
+
+
+def test_an_evaluation_that_is_told_twice_counts_once(away):
+    state = hub_state(before=away, started_at=5.0)
+    for _ in range(2):
+        state.handle(b"e", hello("evaluator", run_id="run"), 9.0)
+        report = EvaluationFinished(version=(1, 1), updates=1, returns=[1.0], lengths=[1], duration_s=0)
+        state.handle(b"e", report, 9.0)
+        state = hub_state(before=state.memory(9.0), started_at=5.0)
+    assert state.tally.num_evaluations == 1
+
+
+def test_a_learner_that_went_back_to_its_checkpoint_has_lost_the_updates_since(crew):
+    beat(crew, b"learner-0", condition="updating", updates_total=100)
+    crew.handle(b"new", hello("learner", epoch=2), 1.0)
+    crew.note_unreachable(b"learner-0", 1.0)
+    assert crew.tally.num_updates == 100
+    beat(crew, b"new", updates_total=70)
+    assert (crew.tally.num_updates, crew.figures()["lost_updates_total"]) == (70, 30)
+
+
+def test_nobody_is_silent_while_the_hub_itself_is_away(crew):
+    crew.tick(1.0)
+    crew.tick(9.0)
+    [(_, progress)] = crew.tick(9.25)
+    assert all(silent_s <= 1.25 for _, silent_s, _ in progress.pulses.values())
+
+
+# The actors' rows
+
+
+def test_rows_of_an_actor_and_of_a_replay_node_are_laid_side_by_side(crew):
+    counters = {"sent_rows_total": 10.0, "acknowledged_rows_total": 7.0, "abandoned_rows_total": 3.0}
+    crew.handle(b"actor-0", Goodbye(counters=counters), 1.0)
+    crew.handle(b"replay-0", SenderAccounts(ring_id="r", accounts=[("actor-0", 1, 7)]), 1.0)
+    assert crew.rows().is_balanced
+    assert crew.figures()["stored_rows_total"] == 7
+
+
+def test_an_actor_that_was_killed_has_sent_what_is_stored_and_abandoned_the_rest(crew):
+    beat(crew, b"actor-0", sent_rows_total=10, acknowledged_rows_total=5)
+    crew.handle(b"new", hello("actor", epoch=2), 1.0)
+    crew.note_unreachable(b"actor-0", 1.0)
+    crew.handle(b"replay-0", SenderAccounts(ring_id="r", accounts=[("actor-0", 1, 7)]), 1.0)
+    rows = crew.rows()
+    assert (rows.sent, rows.acknowledged, rows.abandoned, rows.stored) == (10, 7, 3, 7)
 
 
 # Evaluations
@@ -316,16 +482,16 @@ def test_a_run_may_go_on_after_its_target():
 def test_the_best_of_equal_evaluations_is_the_last(crew):
     for mean in (1.0, 3.0, 2.0, 3.0):
         evaluated(crew, [mean])
-    assert [evaluation.is_best for evaluation in crew.evaluations] == [True, True, False, True]
-    assert (crew.eval_return, crew.best_eval_return) == (3.0, 3.0)
+    assert [evaluation.is_best for evaluation in crew.tally.evaluations] == [True, True, False, True]
+    assert (crew.tally.eval_return, crew.tally.best_eval_return) == (3.0, 3.0)
 
 
 def test_a_resumed_run_has_a_best_to_beat():
     state = hub_state(before=RunMemory(best_eval_return=5.0, eval_return=4.0, num_evaluations=2))
     join(state, "evaluator")
     evaluated(state, [4.5])
-    assert not state.evaluations[0].is_best
-    assert (state.best_eval_return, state.num_evaluations) == (5.0, 3)
+    assert not state.tally.evaluations[0].is_best
+    assert (state.tally.best_eval_return, state.tally.num_evaluations) == (5.0, 3)
 
 
 # The end
@@ -340,7 +506,8 @@ def test_an_end_in_order_goes_role_by_role_as_each_says_goodbye(crew):
     steps.append(stopped(evaluated(crew, [1.0], version=(1, 7), now=3.0)))
     steps.append(stopped(crew.handle(b"evaluator-0", Goodbye(), 4.0)))
     assert steps == [{b"actor-0"}, {b"learner-0"}, {b"evaluator-0"}, {b"replay-0"}]
-    [(peer, progress)] = crew.handle(b"replay-0", Goodbye(), 5.0)
+    [(_, seen), (peer, progress)] = crew.handle(b"replay-0", Goodbye(sequence=9), 5.0)
+    assert seen == HeartbeatSeen(sequence=9)
     assert (peer, progress.phase) == (b"supervisor-0", "done")
     assert (crew.stop_reason, crew.was_interrupted) == ("enough", False)
 
@@ -391,6 +558,20 @@ def test_an_interruption_hurries_an_end_that_is_under_way(crew):
     for now in (3.5, 6.0, 8.0):
         crew.tick(now)
     assert (crew.phase, crew.awaits_final_evaluation) == ("done", False)
+
+
+@pytest.mark.parametrize("end", ["its own", "interrupted", "failed"])
+def test_only_a_run_that_is_done_tells_its_nodes_so(crew, end):
+    crew.note_weights(WeightsVersion(1, 7))
+    if end == "failed":
+        told = crew.fail("the cause", 70, 0.0)
+    else:
+        told = crew.stop("because", 0.0, interrupted=end == "interrupted", final_evaluation=False)
+    for now in range(1, 30):
+        told += crew.tick(float(now))
+    stops = of_kind(told, Stop)
+    assert {b"replay-0", b"learner-0", b"actor-0"} <= {peer for peer, _ in stops}
+    assert {stop.is_final for _, stop in stops} == {end == "its own"}
 
 
 def test_nobody_waits_for_nodes_that_are_lost(crew):

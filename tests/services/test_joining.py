@@ -6,7 +6,7 @@ from itertools import islice
 
 import pytest
 
-from parl_mq.errors import EXIT_CONFIG, EXIT_OK, ConfigError, Refused, exit_code_of
+from parl_mq.errors import EXIT_CONFIG, EXIT_OK, ConfigError, PeerTimeout, Refused, exit_code_of
 from parl_mq.net.memory_channel import MemoryNetwork
 from parl_mq.services import hub_link, waiting
 from parl_mq.services.hub_state import HubState
@@ -14,7 +14,17 @@ from parl_mq.services.joining import joined, offer_spec, run_config
 from parl_mq.services.run_memory import RunMemory
 from parl_mq.services.runtime import NodeOptions, StoppedEarly, StopSignal, first_cause
 from parl_mq.wire.codec import Decoder, encode
-from parl_mq.wire.messages import Goodbye, Heartbeat, Hello, SayHello, ToHub
+from parl_mq.wire.messages import (
+    Goodbye,
+    Heartbeat,
+    Hello,
+    HelloHeld,
+    Ping,
+    Pong,
+    SayHello,
+    SpecOffer,
+    ToHub,
+)
 from tests.services.builders import OTHER_SPEC, SPEC, hello, small_config, soon, until
 
 
@@ -151,12 +161,12 @@ async def test_a_node_with_other_columns_is_refused_after_it_has_joined():
 
     async def work():
         async with joined(network, OPTIONS, "actor", StopSignal()) as (link, _):
-            await offer_spec(link, OTHER_SPEC)
+            offer_spec(link, OTHER_SPEC)
             await asyncio.get_running_loop().create_future()
 
     async with hub_in(network):
         async with joined(network, NodeOptions("actor-1", "hub"), "actor", StopSignal()) as (link, _):
-            await offer_spec(link, SPEC)
+            offer_spec(link, SPEC)
             assert (await soon(link.table_spec())).digest == SPEC.digest
         with pytest.raises(BaseExceptionGroup) as raised:
             await soon(work())
@@ -193,13 +203,60 @@ async def test_a_hub_that_forgot_a_node_is_told_who_it_is_with_its_run():
         assert second.epoch == first.epoch
 
 
+async def test_what_must_arrive_is_said_again_to_a_hub_that_forgot_the_node_and_no_more_once_it_is_answered():
+    network = MemoryNetwork()
+    async with hub_in(network) as hub, joined(network, OPTIONS, "actor", StopSignal()) as (link, _):
+        offer_spec(link, SPEC)
+        await until(lambda: hub.heard(SpecOffer))
+        hub.say(SayHello())  # no heartbeat has been answered since the offer
+        await until(lambda: len(hub.heard(SpecOffer)) == 2)
+        beats = len(hub.heard(Heartbeat))
+        link.beat()
+        await until(lambda: len(hub.heard(Heartbeat)) > beats)
+        await until(lambda: not link._deliveries)
+        hub.say(SayHello())
+        await until(lambda: len(hub.heard(Hello)) == 3)
+        link.beat()
+        await until(lambda: len(hub.heard(Heartbeat)) > beats + 1)
+        assert len(hub.heard(SpecOffer)) == 2
+
+
+async def test_a_node_whose_hello_is_held_waits_for_longer_than_for_a_hub_that_is_silent(monkeypatch):
+    monkeypatch.setattr(hub_link, "REPEAT_HELLO_S", 0.01)
+    monkeypatch.setattr(hub_link, "JOIN_TIMEOUT_S", 0.2)
+    network = MemoryNetwork()
+    server = network.bind("hub")
+
+    async def join():
+        async with joined(network, OPTIONS, "actor", StopSignal()):
+            raise AssertionError("it was never welcomed")
+
+    joining = asyncio.create_task(join())
+    began = asyncio.get_running_loop().time()
+    while asyncio.get_running_loop().time() - began < 0.6:
+        for peer, _ in await soon(server.receive_many()):
+            server.try_send(peer, encode(HelloHeld(reason="wait")))
+    assert not joining.done()
+    with pytest.raises(BaseExceptionGroup) as raised:
+        await soon(joining)
+    assert isinstance(first_cause(raised.value), PeerTimeout)
+
+
+async def test_a_node_that_is_asked_whether_it_is_there_says_so():
+    network = MemoryNetwork()
+    async with hub_in(network) as hub, joined(network, OPTIONS, "actor", StopSignal()):
+        await until(lambda: hub.heard(Heartbeat))
+        hub.say(Ping())
+        await until(lambda: hub.heard(Pong))
+
+
 async def test_what_the_run_settles_is_waited_for():
     network = MemoryNetwork()
     async with hub_in(network), joined(network, OPTIONS, "actor", StopSignal()) as (link, _):
         waiting = asyncio.create_task(link.table_spec())
         await asyncio.sleep(0)
         assert not waiting.done()
-        await offer_spec(link, SPEC)
+        offer_spec(link, SPEC)
         assert (await soon(waiting)).columns == SPEC.columns
 
 

@@ -1,6 +1,7 @@
 """A replay node's service loop over the in-memory channel."""
 
 import asyncio
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -28,7 +29,9 @@ class Scene:
         self.stop = StopSignal()
         table = Table(table_settings(config), SPEC, directory=None, rng=np.random.default_rng(1))
         desk = ReplayDesk(table, limiter(config), SPEC, config, "run")
-        self.node = ReplayNode(self.status, self.network.bind("replay"), desk)
+        self.told = []  # to the hub
+        link = SimpleNamespace(status=self.status, send=self.told.append, deliver=self.told.append)
+        self.node = ReplayNode(link, self.network.bind("replay"), desk)
         self._decode = Decoder(FromReplay)
 
     async def client(self, role):
@@ -92,3 +95,12 @@ async def test_a_learner_that_went_away_is_forgotten_and_nothing_is_drawn_for_it
     await learner.send(encode(attach("learner")))
     await learner.send(encode(SampleRequest(request_id=9, table="main", batch_size=8)))
     assert (await scene.hear(learner, SampleReply)).request_id == 9
+
+
+async def test_the_hub_is_told_what_is_stored_of_each_stream_last_of_all_at_the_end(scene):
+    actor = await scene.client("actor")
+    await scene.insert(actor, 0, 1)
+    await until(lambda: scene.status.counters.get("inserted_rows_total") == 8)
+    scene.stop.set("enough")
+    await soon(scene.task)
+    assert scene.told[-1].accounts == [("actor-0", 1, 8)]

@@ -37,11 +37,12 @@ SHARE = 8  # rows of credit beyond what is stored: half the band at 2 draws a ro
 class Desk:
     """A desk with an actor and a learner at it, whose replies are read."""
 
-    def __init__(self, *overrides):
+    def __init__(self, *overrides, directory=None):
         self.config = small_config(*overrides)
         assert self.config.error_band == BAND or overrides
-        self.table = Table(table_settings(self.config), SPEC, directory=None, rng=np.random.default_rng(1))
-        self.desk = ReplayDesk(self.table, limiter(self.config), SPEC, self.config, "run")
+        self.table = Table(table_settings(self.config), SPEC, directory=directory, rng=np.random.default_rng(1))
+        limits = limiter(self.config, self.table.words)
+        self.desk = ReplayDesk(self.table, limits, SPEC, self.config, "run")
         self.sequence = 0
 
     def say(self, peer, message, arrays=None, now=0.0):
@@ -451,3 +452,97 @@ def test_a_reply_says_how_long_the_limiter_held_its_request(desk):
 def test_a_request_that_is_due_at_once_was_not_held(desk):
     desk.fill()
     assert [reply.held_s for reply in answers(desk.ask(now=100.0), SampleReply)] == [0.0]
+
+
+# Another process of the same node
+
+
+@pytest.fixture
+def restart(tmp_path):
+    """Makes a desk, each time another one, as after a kill, on what the one before has left."""
+    made = []
+
+    def next_desk(*overrides):
+        if made:
+            made[-1].table._files.abandon()  # the kernel lets go of a killed process's locks
+        made.append(Desk(*overrides, directory=tmp_path / "ring"))
+        return made[-1]
+
+    yield next_desk
+    made[-1].table.close()
+
+
+def test_a_sender_hears_after_a_restart_what_is_stored_and_its_repeats_are_dropped(restart):
+    desk = restart()
+    desk.say(ACTOR, attach())
+    before = answers(desk.insert(4), Credit) + answers(desk.insert(4), Credit)
+    after = restart()
+    [attached] = answers(after.say(ACTOR, attach()), Attached)
+    assert (attached.ring_id, attached.last_sequence) == (desk.table.ring_id, 1)
+    assert (attached.counted_rows, attached.counted_bytes) == (8, 2 * fragments(4).num_bytes)
+    assert attached.credit_rows >= before[-1].credit_rows
+    after.insert(4, sequence=1)
+    after.insert(4, sequence=2)
+    assert after.table.num_live == 12
+    assert after.desk.accounts().accounts == [("actor-0", 1, 12)]
+
+
+def test_a_message_that_was_refused_is_not_missing_after_a_restart(restart):
+    desk = restart()
+    desk.say(ACTOR, attach())
+    desk.insert(4)
+    assert answers(desk.insert(4, reward=np.full(5, np.nan, np.float32)), InsertRefused)
+    [attached] = answers(restart().say(ACTOR, attach()), Attached)
+    assert (attached.last_sequence, attached.counted_rows) == (1, 4)
+
+
+def test_a_new_process_of_a_sender_begins_a_new_account_after_a_restart(restart):
+    desk = restart()
+    desk.say(ACTOR, attach())
+    desk.insert(4)
+    after = restart()
+    [attached] = answers(after.say(ACTOR, attach(epoch=2)), Attached)
+    assert (attached.last_sequence, attached.counted_rows) == (None, 0)
+    after.insert(4, sequence=70)
+    [refused] = answers(restart().say(ACTOR, attach(epoch=1)), AttachRefused)
+    assert refused.exit_code == EXIT_TEMPORARY
+    assert "a newer actor-0" in refused.reason
+
+
+def test_after_a_restart_draws_are_due_as_before(restart):
+    desk = restart()
+    desk.say(ACTOR, attach())
+    desk.say(LEARNER, attach("learner"))
+    desk.fill(12)
+    for number in range(4):
+        desk.ask(number)
+    limits = desk.desk._limiter
+    before = limits.num_inserted, limits.num_drawn, limits.rows_allowed()
+    assert before[1] == 32
+    after = restart()
+    limits = after.desk._limiter
+    assert (limits.num_inserted, limits.num_drawn, limits.rows_allowed()) == before
+    after.say(LEARNER, attach("learner"))
+    assert not answers(after.ask(9), SampleReply)  # the band has ended
+    after.say(ACTOR, attach())
+    assert answers(after.insert(4, sequence=3), SampleReply)
+
+
+def test_totals_are_those_of_the_process(restart):
+    desk = restart()
+    desk.say(ACTOR, attach())
+    desk.fill(8)
+    assert desk.desk.counters()["inserted_rows_total"] == 8
+    after = restart()
+    assert (after.desk.counters()["inserted_rows_total"], after.desk.counters()["replay_live_rows"]) == (0, 8)
+
+
+def test_rows_stored_just_before_a_kill_count_for_the_ratio(restart):
+    desk = restart()
+    desk.say(ACTOR, attach())
+    desk.say(LEARNER, attach("learner"))
+    desk.fill(12)
+    desk.ask(0)
+    desk.table.insert(fragments(4))  # and the process is killed before it is noted
+    assert desk.desk._limiter.num_inserted == 0
+    assert restart().desk._limiter.num_inserted == 4

@@ -80,8 +80,8 @@ def test_switched_off_nothing_is_mapped(config):
     [
         ("run-2", None, SPEC, "no ring of run run-2 lies in"),
         ("../../etc", None, SPEC, r"no ring of run \.\./\.\./etc lies in"),
-        (RUN, "0" * 16, SPEC, "another ring than that of the replay node"),
-        (RUN, None, OTHER_SPEC, "bytes instead of|another shape"),
+        (RUN, "0" * 16, SPEC, "'ring_id'"),
+        (RUN, None, OTHER_SPEC, "bytes instead of|'digest'"),
     ],
     ids=["another run", "a path", "another ring", "other columns"],
 )

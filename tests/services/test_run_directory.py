@@ -79,13 +79,19 @@ def test_a_summary_is_read_back_and_can_be_forgotten(directory):
 
 def test_a_run_remembers_what_was_written(directory):
     assert directory.read_memory() == RunMemory()
-    memory = RunMemory(incarnation=2, totals={"env_steps_total": 5.0}, recent_returns=(1.0, 2.0), eval_return=3.0)
+    memory = RunMemory(
+        run_id="a1",
+        totals={"env_steps_total": 5.0},
+        recent_returns=(1.0, 2.0),
+        eval_return=3.0,
+        spec={"columns": [], "spaces": {"obs": ["Box", [float("-inf")], [float("inf")]]}},
+    )
     directory.write_memory(memory)
     assert directory.read_memory() == memory
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"format": 1}', '{"format": 99}', '{"format": 1, "incarnation": 1, "surplus": 2}']
+    "text", ["", "[]", "{}", '{"format": 2}', '{"format": 99}', '{"format": 2, "generation": 1, "surplus": 2}']
 )
 def test_a_damaged_memory_is_refused_by_its_path(directory, text):
     path = directory.path / "hub.json"
@@ -105,3 +111,18 @@ def test_a_file_is_replaced_whole_and_leaves_no_other_behind(tmp_path):
     write_atomically(path, "old")
     write_atomically(path, "new")
     assert (path.read_text(), list(tmp_path.iterdir())) == ("new", [path])
+
+
+def test_failures_are_read_back_in_their_order(directory):
+    assert directory.read_failures() == []
+    for number in range(3):
+        directory.append_failure({"node": "actor-0", "restart": number})
+    assert [row["restart"] for row in directory.read_failures()] == [0, 1, 2]
+
+
+def test_the_hubs_endpoint_is_there_while_it_listens(directory):
+    directory.write_endpoint("ipc:///hub")
+    assert directory.read_endpoint() == "ipc:///hub"
+    directory.forget_endpoint()
+    directory.forget_endpoint()
+    assert directory.read_endpoint() is None

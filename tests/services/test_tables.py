@@ -116,10 +116,11 @@ def test_a_ring_directory_that_is_not_there_is_named(tmp_path):
 
 def test_all_replay_nodes_of_a_run_must_fit_together(private, monkeypatch):
     needs = []
-    monkeypatch.setattr(tables, "check_memory", lambda need, directory: needs.append((need, directory)))
+    monkeypatch.setattr(tables, "check_memory", lambda need, directory, reused: needs.append((need, directory, reused)))
     check_fits(of_four_nodes(small_config("replay.buffer_size=400")), SPEC)
-    check_fits(small_config(), SPEC)
-    (four, place), (one, _) = needs
+    check_fits(small_config(), SPEC, reused=7)
+    (four, place, _), (one, _, reused) = needs
+    assert reused == 7
     assert (four.num_rows, four.rows_bytes, four.tree_bytes) == (
         4 * one.num_rows,
         4 * one.rows_bytes,

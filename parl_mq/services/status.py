@@ -1,0 +1,98 @@
+"""How a run is: asked of its hub, or read from what the hub has written where it does not answer."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import uvloop
+
+from parl_mq.errors import RecordError
+from parl_mq.net.endpoints import is_served
+from parl_mq.net.zmq_channel import Network
+from parl_mq.services.joining import CONTROL_MESSAGE_BYTES
+from parl_mq.services.run_directory import RunDirectory
+from parl_mq.wire.codec import Decoder, encode
+from parl_mq.wire.messages import FromHub, RunStatus, StatusRequest
+
+ANSWER_S: Final = 2.0
+"""A hub that does not answer for this long is busy, stopped or gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A run at one moment.
+
+    Attributes:
+        status: what its hub says or said; None where it never said anything.
+        source: `hub`, or `directory` where the hub does not answer.
+        age_s: seconds since it was said.
+        has_ended: the hub has written its summary.
+        failures: nodes that ended unasked, oldest first: `time_s`, `node`, `how`, `restart`, `told`.
+    """
+
+    status: RunStatus | None
+    source: str
+    age_s: float
+    has_ended: bool
+    failures: list[dict[str, Any]]
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it, as plain values."""
+        status = None if self.status is None else self.status.model_dump(mode="json", exclude={"kind", "nodes"})
+        nodes = [] if self.status is None else [node._asdict() for node in self.status.nodes]
+        return {
+            "source": self.source,
+            "age_s": round(self.age_s, 3),
+            "has_ended": self.has_ended,
+            **(status or {}),
+            "nodes": nodes,
+            "failures": self.failures,
+        }
+
+
+def picture_of(path: Path) -> Picture:
+    """How the run in a directory is. Blocks for ANSWER_S at most; not to be called where an event loop runs.
+
+    Raises:
+        RecordError: it is no run directory.
+    """
+    directory = RunDirectory(path)
+    if not directory.config.is_file():
+        raise RecordError(f"{path} is no run directory: it has no {directory.config.name}")
+    status, source, age_s = None, "directory", 0.0
+    endpoint = directory.read_endpoint()
+    if endpoint is not None and (is_served(endpoint) or not endpoint.startswith("ipc://")):
+        status = _asked(endpoint)
+    if status is not None:
+        source = "hub"
+    elif (written := directory.read_status()) is not None:
+        status, age_s = RunStatus.model_validate(written[0]), max(0.0, time.time() - written[1])
+    has_ended = directory.read_summary() is not None
+    return Picture(status, source, age_s, has_ended, directory.read_failures())
+
+
+def _asked(endpoint: str) -> RunStatus | None:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(ask(endpoint))
+
+
+async def ask(endpoint: str) -> RunStatus | None:
+    """What the hub at this endpoint says; None where it does not say anything within ANSWER_S."""
+    network = Network()
+    try:
+        channel = network.connect(endpoint, CONTROL_MESSAGE_BYTES)
+        async with asyncio.timeout(ANSWER_S):
+            await channel.send(encode(StatusRequest()))
+            while True:
+                for frames in await channel.receive_many():
+                    message, _ = Decoder(FromHub)(frames)
+                    if isinstance(message, RunStatus):
+                        return message
+    except TimeoutError:
+        return None
+    finally:
+        network.close(linger_s=0)

@@ -1,0 +1,134 @@
+"""`parl-mq status` and `parl-mq wire dump`: what they print, of a hub that is there and of one that is not."""
+
+import asyncio
+import json
+import threading
+import time
+
+import pytest
+
+from parl_mq.errors import EXIT_CONFIG, EXIT_OK
+from parl_mq.net.capture import Capture
+from parl_mq.net.zmq_channel import Network
+from parl_mq.services.hub import Hub, HubOptions
+from parl_mq.services.run_directory import RunDirectory
+from parl_mq.services.runtime import StopSignal
+from parl_mq.wire.codec import encode
+from parl_mq.wire.messages import Heartbeat, Welcome
+from tests.cli.command import run_command
+from tests.services.builders import hello, small_config, soon
+
+FAILURE = {
+    "time_s": 12.34,
+    "node": "actor-0",
+    "how": "ended with code 70",
+    "restart": 1,
+    "told": 'Traceback (most recent call last):\n  File "x.py", line 1\nValueError: joint 7',
+}
+
+
+@pytest.fixture
+def directory(tmp_path):
+    return RunDirectory.create(tmp_path / "run", small_config())
+
+
+@pytest.fixture
+def hub_at_work(directory, tmp_path_factory):
+    """A hub in another thread, with an actor that waits; ended by what this gives."""
+    endpoint = f"ipc://{tmp_path_factory.mktemp('s')}/hub"
+    ready, end = threading.Event(), threading.Event()
+
+    async def serve():
+        network = Network()
+        hub = Hub(network, endpoint, HubOptions(small_config(), directory.path, time.monotonic()), StopSignal())
+        serving = asyncio.create_task(hub.run())
+        actor = network.connect(endpoint)
+        await actor.send(encode(hello("actor")))
+        await soon(actor.receive_many())
+        beat = Heartbeat(sequence=1, progress=1, state="waiting", waiting_for="the replay node: 0/10 rows")
+        await actor.send(encode(beat))
+        await soon(actor.receive_many())
+        ready.set()
+        await asyncio.to_thread(end.wait)
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+        network.close(linger_s=0)
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    assert ready.wait(20)
+
+    def stop():
+        end.set()
+        thread.join()
+
+    yield stop
+    stop()
+
+
+def shown(monkeypatch, capsys, *arguments):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run_command(monkeypatch, "status", *arguments) == EXIT_OK
+    return capsys.readouterr().out
+
+
+def test_a_run_that_is_going_on_is_asked(directory, hub_at_work, monkeypatch, capsys):
+    directory.append_failure(FAILURE)
+    out = shown(monkeypatch, capsys, str(directory.path))
+    assert "the hub says this" in out
+    assert "the replay node: 0/10 rows" in out.replace("\n", " ").replace("  ", " ")
+    assert "rows: 0 sent = 0 acknowledged + 0 abandoned + 0 under way" in out
+    assert "12.3 s: actor-0 ended with code 70; restarted (1)" in out
+    assert "ValueError: joint 7" in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_json_has_nodes_books_and_failures(directory, hub_at_work, monkeypatch, capsys):
+    directory.append_failure(FAILURE)
+    told = json.loads(shown(monkeypatch, capsys, str(directory.path), "--json"))
+    assert (told["source"], told["has_ended"], told["phase"]) == ("hub", False, "starting")
+    [node] = told["nodes"]
+    assert (node["name"], node["health"], node["waiting_for"]) == ("actor-0", "healthy", "the replay node: 0/10 rows")
+    assert told["books"]["sent"] == 0
+    assert told["failures"] == [FAILURE]
+
+
+def test_of_a_hub_that_is_gone_the_last_known_state_is_shown(directory, hub_at_work, monkeypatch, capsys):
+    path = directory.path / "status.json"
+    deadline = time.monotonic() + 20
+    while not (path.exists() and '"actor-0"' in path.read_text()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)  # the hub writes once a second, in another thread
+    hub_at_work()
+    out = shown(monkeypatch, capsys, str(directory.path))
+    assert "the hub does not answer; as of" in out
+    assert "actor-0" in out
+
+
+def test_a_run_without_a_word_of_its_hub_has_not_begun(directory, monkeypatch, capsys):
+    assert run_command(monkeypatch, "status", str(directory.path)) == EXIT_OK
+    assert "has not begun" in capsys.readouterr().err
+
+
+def test_what_is_no_run_directory_is_named(tmp_path, monkeypatch, capsys):
+    assert run_command(monkeypatch, "status", str(tmp_path)) == EXIT_CONFIG
+    assert f"{tmp_path} is no run directory" in capsys.readouterr().err
+
+
+def test_captured_messages_are_one_line_each(tmp_path, monkeypatch, capsys):
+    capture = Capture(tmp_path / "c", lambda: 0.5)
+    capture.note(encode(hello("actor")), sent=True, endpoint="ipc:///x/hub")
+    beat = Heartbeat(sequence=1, progress=1, state="stepping")
+    capture.note(encode(beat), sent=False, endpoint="ipc:///x/hub", peer=b"\x01\x02")
+    capture.note([b"\xff"], sent=False, endpoint="ipc:///x/hub")
+    capture.close()
+    assert run_command(monkeypatch, "wire", "dump", str(tmp_path / "c")) == EXIT_OK
+    first, second, third = capsys.readouterr().out.splitlines()
+    assert "-> hub hello protocol=1 role='actor' name='actor-0'" in first
+    assert "<- hub 0102 heartbeat sequence=1" in second
+    assert "unreadable" in third
+    assert (
+        run_command(monkeypatch, "wire", "dump", str(tmp_path / "c"), "--kind", Welcome.model_fields["kind"].default)
+        == 0
+    )
+    assert capsys.readouterr().out == ""
