@@ -20,7 +20,8 @@ struct Array {
     int flags;
 };
 
-constexpr int kContiguous = 1;
+constexpr int kContiguous = 0x0001;
+constexpr int kWriteable = 0x0400;
 
 inline Array* fields_of(PyObject* array) { return (Array*)array; }
 

@@ -35,7 +35,7 @@ constexpr double kDirty = -1.0;     // stands in a parent that must be summed ag
 using Search = void (*)(const double* row, const double* below, int64_t n, int64_t* nodes, double* rests);
 // Sums the first n groups of `children` into `row`.
 using Sweep = void (*)(const double* children, double* row, int64_t n);
-// Sums the groups of the n nodes listed; the list can be read kSumsAhead further.
+// Sums the groups of the n nodes listed, of which some may repeat; the list can be read kSumsAhead further.
 using SumListed = void (*)(const double* children, double* row, const uint32_t* nodes, int64_t n);
 
 struct Tree {
@@ -398,16 +398,15 @@ inline void fill_leaves(Tree& tree, int64_t start, int64_t stop, double value) {
     mark_range(tree, start, stop);
 }
 
-// Puts the parents of the n listed nodes, each once, in their place: what is written never overtakes what is read.
-inline int64_t list_parents(Tree& tree, double* above, int64_t n) {
-    int64_t num_above = 0;
+// Puts the parents of the n listed nodes in their place, leaving out what repeats the one before; what is written never
+// overtakes what is read. Others may repeat: summing a node twice costs less than looking up whether it is listed.
+inline int64_t list_parents(Tree& tree, int64_t n) {
+    int64_t num_parents = 0;
     for (int64_t i = 0; i < n; ++i) {
-        const uint32_t parent = tree.dirty[i] >> tree.shift;
-        tree.dirty[num_above] = parent;
-        num_above += above[parent] >= 0.0;
-        above[parent] = kDirty;
+        tree.dirty[num_parents] = tree.dirty[i] >> tree.shift;
+        num_parents += i + 1 == n || tree.dirty[i + 1] >> tree.shift != tree.dirty[num_parents];
     }
-    return num_above;
+    return num_parents;
 }
 
 // By list while rows are long, then whole rows; the root's row, of one node, at the latest.
@@ -419,7 +418,7 @@ inline void refresh(Tree& tree) {
     int r = 1;
     while (tree.counts[r] > kSweepRatio * n) {
         tree.sum_listed(tree.rows[r - 1], tree.rows[r], tree.dirty, n);
-        if (tree.counts[++r] > kSweepRatio * n) n = list_parents(tree, tree.rows[r], n);
+        if (tree.counts[++r] > kSweepRatio * n) n = list_parents(tree, n);
     }
     for (; r <= tree.height; ++r) tree.sweep(tree.rows[r - 1], tree.rows[r], tree.counts[r]);
 }

@@ -3,13 +3,14 @@
 
 import numpy as np
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.object cimport PyObject
 from libc.float cimport DBL_MAX, FLT_MIN
 from libc.stdint cimport int64_t
 
 from parl_mq.replay._sum_tree import LARGEST_VALUE
 from parl_mq.replay.refusals import PrioritiesRefused
 
+from parl_mq.replay._arrays cimport check_layout, fields_of, kContiguous
 from parl_mq.replay._sum_tree cimport first_outside
 
 
@@ -42,12 +43,19 @@ cdef object FLOAT64 = np.dtype(np.float64)
 cdef dict KERNELS = {"avx512": kAvx512, "avx2": kAvx2, "portable": kPortable}
 
 
-cdef void *_buffer(array, bint is_output) except? NULL:
-    """Where a contiguous array's items lie, as long as it lives."""
-    cdef Py_buffer view
-    PyObject_GetBuffer(array, &view, PyBUF_WRITABLE if is_output else PyBUF_SIMPLE)
-    PyBuffer_Release(&view)
-    return view.buf
+check_layout(np)
+
+
+cdef inline void *bytes_of(array) noexcept:
+    """Where an array's items lie, as long as it lives."""
+    return fields_of(<PyObject *>array).bytes
+
+
+cdef object in_one_piece(array):
+    """An array whose items follow each other: the same one, if they do; anything else as it is."""
+    if isinstance(array, ndarray) and not fields_of(<PyObject *>array).flags & kContiguous:
+        return array.copy()
+    return array
 
 
 cdef class Priorities:
@@ -58,13 +66,14 @@ cdef class Priorities:
 
     def of(self, magnitudes):
         cdef int64_t n = len(magnitudes)
+        magnitudes = in_one_piece(magnitudes)
         cdef const double *magnitude = self.checked(magnitudes, n)
         priorities = empty(n)
-        self.compute(n, magnitude, <double *>_buffer(priorities, True))
+        self.compute(n, magnitude, <double *>bytes_of(priorities))
         return priorities
 
     def check(self, magnitudes, int64_t num_expected):
-        self.checked(magnitudes, num_expected)
+        self.checked(in_one_piece(magnitudes), num_expected)
 
     cdef void compute(self, int64_t n, const double *magnitudes, double *priorities) noexcept nogil:
         cdef int64_t i
@@ -75,11 +84,11 @@ cdef class Priorities:
             prioritize(POWER, n, magnitudes, LARGEST, self.eps, self.alpha, priorities)
 
     cdef const double *checked(self, magnitudes, int64_t num_expected) except? NULL:
-        """Where they lie, once they are known to be finite and >= 0."""
+        """Where they lie, once they are known to be finite and >= 0. If they are an array, it is in one piece."""
         if not isinstance(magnitudes, ndarray) or magnitudes.dtype != FLOAT64 or magnitudes.shape != (num_expected,):
             raise PrioritiesRefused(
                 f"magnitudes are {_described(magnitudes)}: they must be float64 {(num_expected,)}", 0)
-        cdef const double *values = <const double *>_buffer(magnitudes, False)
+        cdef const double *values = <const double *>bytes_of(magnitudes)
         cdef int64_t bad = first_outside(values, num_expected, DBL_MAX)
         if bad >= 0:
             num_bad = int(np.count_nonzero(~((magnitudes >= 0.0) & (magnitudes < np.inf))))
@@ -98,15 +107,14 @@ def importance_weights(probabilities, double beta):
         raise ValueError(f"beta is {beta}: it must lie in [0, 1]")
     if not isinstance(probabilities, ndarray) or probabilities.dtype != FLOAT64 or probabilities.ndim != 1:
         raise ValueError(f"probabilities are {_described(probabilities)}: they must be float64 [B]")
-    if not probabilities.flags.c_contiguous:
-        probabilities = probabilities.copy()
+    probabilities = in_one_piece(probabilities)
     cdef int64_t n = probabilities.shape[0]
-    cdef const double *probability = <const double *>_buffer(probabilities, False)
+    cdef const double *probability = <const double *>bytes_of(probabilities)
     cdef int64_t bad = first_outside(probability, n, 1.0)
     if bad >= 0:
         raise ValueError(f"probabilities[{bad}] is {probability[bad]}: a probability must lie in [0, 1]")
     weights = empty(n, FLOAT32)
-    cdef float *weight = <float *>_buffer(weights, True)
+    cdef float *weight = <float *>bytes_of(weights)
     if n < RELEASE_ITEMS:
         weigh(POWER, n, probability, beta, FLT_MIN, weight)
     else:
@@ -118,5 +126,5 @@ def importance_weights(probabilities, double beta):
 def _powers(values, double exponent, kernel):
     cdef int64_t n = len(values)
     powers = empty(n)
-    power_of(KERNELS[kernel])(n, <const double *>_buffer(values, False), exponent, <double *>_buffer(powers, True))
+    power_of(KERNELS[kernel])(n, <const double *>bytes_of(values), exponent, <double *>bytes_of(powers))
     return powers

@@ -18,6 +18,8 @@ from libc.string cimport memcpy, memset
 
 from parl_mq.replay.refusals import FragmentsRefused
 
+from parl_mq.replay._arrays cimport Array, check_layout, fields_of, kContiguous
+
 
 cdef extern from "rows.hpp" namespace "parl" nogil:
     void prefetch_to_write(const void *p) noexcept
@@ -217,17 +219,7 @@ cdef object UINT8 = np.dtype(np.uint8)
 cdef object BOOL = np.dtype(np.bool_)
 
 
-def _check_layout():
-    """Whether arrays lie in memory as these modules believe."""
-    probe = np.zeros((3, 5), np.int32)[1:]
-    cdef Array *seen = fields_of(<PyObject *>probe)
-    if (<size_t>seen.bytes != <size_t>probe.ctypes.data or seen.ndim != 2 or seen.shape[0] != 2 or seen.shape[1] != 5
-            or seen.dtype != <PyObject *>INT32 or not seen.flags & kContiguous
-            or fields_of(<PyObject *>probe.T).flags & kContiguous):
-        raise ImportError(f"NumPy {np.__version__} has another array object than parl_mq was written for")
-
-
-_check_layout()
+check_layout(np)
 
 
 cdef const uint8_t *_items(name, array, dtype, int64_t n, tuple shape) except NULL:

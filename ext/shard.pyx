@@ -9,7 +9,7 @@ from libc.string cimport memset
 
 from parl_mq.replay.refusals import KeysRefused
 
-from parl_mq.replay._priorities cimport Priorities
+from parl_mq.replay._priorities cimport Priorities, in_one_piece
 from parl_mq.replay._rows cimport (
     COMMITTED,
     LIVE_FLAG,
@@ -397,6 +397,9 @@ def update(list shards, Priorities rule, keys, magnitudes):
     cdef int64_t num_valid
     if not isinstance(keys, ndarray) or keys.dtype != UINT64 or keys.ndim != 1:
         raise KeysRefused(f"keys are {_described(keys)}: they must be uint64 [U]")
+    if not 0 < len(shards) <= MAX_SHARDS:
+        raise ValueError(f"{len(shards)} shards are given: a table has 1 to {MAX_SHARDS}")
+    keys, magnitudes = in_one_piece(keys), in_one_piece(magnitudes)
     given.n, given.num_shards = keys.shape[0], len(shards)
     for s in range(given.num_shards):
         shard = shards[s]

@@ -9,7 +9,8 @@ from libc.string cimport memcpy
 
 from parl_mq.replay.values import checked
 
-from parl_mq.replay._rows cimport MAX_COLUMNS, Array, address, fields_of, kContiguous
+from parl_mq.replay._arrays cimport Array, check_layout, fields_of, kContiguous
+from parl_mq.replay._rows cimport MAX_COLUMNS, address
 
 
 cdef extern from "rows.hpp" namespace "parl" nogil:
@@ -25,6 +26,8 @@ cdef extern from "steps.hpp" namespace "parl" nogil:
     int64_t first_outside(char type, const uint8_t *values, int64_t stride, int64_t n, int64_t num_elements,
                           Bounds limits) noexcept
 
+
+check_layout(np)
 
 LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 

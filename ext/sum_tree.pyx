@@ -6,8 +6,10 @@ import mmap
 
 import numpy as np
 
-from cpython.buffer cimport PyBUF_C_CONTIGUOUS, PyBUF_FORMAT, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint32_t
+
+from parl_mq.replay._arrays cimport Array, check_layout, fields_of, kContiguous, kWriteable
 
 
 cdef extern from "kernels.hpp" namespace "parl" nogil:
@@ -23,6 +25,8 @@ cdef extern from "kernels.hpp" namespace "parl" nogil:
     int64_t first_outside(const int64_t *slots, int64_t n, int64_t largest) noexcept
     void mark_range(Tree &tree, int64_t start, int64_t stop) noexcept
 
+
+check_layout(np)
 
 LARGEST_VALUE = 1e290
 """No sum of 2^32 such values is infinite."""
@@ -40,6 +44,7 @@ HUGE_PAGE = 2 << 20  # bytes
 cdef object ndarray = np.ndarray
 cdef object empty = np.empty
 cdef object INT64 = np.dtype(np.int64)
+cdef object FLOAT64 = np.dtype(np.float64)
 
 cdef dict KERNELS = {"avx512": kAvx512, "avx2": kAvx2, "portable": kPortable}
 
@@ -82,28 +87,27 @@ def _check_leaves(leaves, size):
         raise ValueError("leaves must be contiguous, writeable and aligned to 64 bytes")
 
 
-# The items of an array and their number. A typed memoryview costs twice as much, which shows at batches of 32. An
-# ndarray keeps its memory as long as it lives, so the buffer may be released at once.
-cdef void *_items(array, name, bint is_integer, int64_t *n, bint is_output=False) except? NULL:
+cdef void *_items(array, name, dtype, int64_t *n, bint is_output=False) except? NULL:
+    """The items of an array, which keeps them as long as it lives, and their number."""
     if not isinstance(array, ndarray):
         raise TypeError(f"{name} must be a NumPy array, not {type(array).__name__}")
-    cdef Py_buffer view
-    PyObject_GetBuffer(array, &view, PyBUF_FORMAT | PyBUF_C_CONTIGUOUS | (PyBUF_WRITABLE if is_output else 0))
-    cdef char kind = view.format[0]
-    PyBuffer_Release(&view)
-    if view.ndim != 1 or view.itemsize != 8 or not (kind in b"lq" if is_integer else kind == b"d"):
-        raise ValueError(f"{name} must be one-dimensional {'int64' if is_integer else 'float64'}, "
-                         f"not {array.ndim}-dimensional {array.dtype}")
-    n[0] = view.shape[0]
-    return view.buf
+    cdef Array *given = fields_of(<PyObject *>array)
+    if given.ndim != 1 or (given.dtype != <PyObject *>dtype and array.dtype != dtype):
+        raise ValueError(f"{name} must be one-dimensional {dtype}, not {array.ndim}-dimensional {array.dtype}")
+    if not given.flags & kContiguous:
+        raise ValueError(f"{name} must be contiguous")
+    if is_output and not given.flags & kWriteable:
+        raise ValueError(f"{name} is read-only")
+    n[0] = given.shape[0]
+    return given.bytes
 
 
 cdef const int64_t *_integers(array, name, int64_t *n) except? NULL:
-    return <const int64_t *> _items(array, name, True, n)
+    return <const int64_t *> _items(array, name, INT64, n)
 
 
 cdef const double *_doubles(array, name, int64_t *n) except? NULL:
-    return <const double *> _items(array, name, False, n)
+    return <const double *> _items(array, name, FLOAT64, n)
 
 
 cdef _check_values(const double *values, int64_t n, name):
@@ -172,6 +176,12 @@ cdef class SumTree:
         return tuple(self._arrays)
 
     def set(self, slots, values):
+        self._set(slots, values, False)
+
+    def update(self, slots, values):
+        self._set(slots, values, True)
+
+    cdef _set(self, slots, values, bint is_refreshed):
         cdef int64_t n, num_values
         cdef const int64_t *slot = _integers(slots, "slots", &n)
         cdef const double *value = _doubles(values, "values", &num_values)
@@ -185,6 +195,8 @@ cdef class SumTree:
         else:
             with nogil:
                 set_leaves(self._tree, n, slot, value)
+        if is_refreshed:
+            self._fresh_total()
 
     def fill(self, int64_t start, int64_t stop, double value):
         if not 0 <= start <= stop <= self.capacity:
@@ -228,8 +240,8 @@ cdef class SumTree:
         cdef const double *uniform = _doubles(uniforms, "uniforms", &n)
         out_slots = empty(n, INT64) if out_slots is None else out_slots
         out_values = empty(n) if out_values is None else out_values
-        cdef int64_t *slots = <int64_t *> _items(out_slots, "out_slots", True, &num_slots, True)
-        cdef double *values = <double *> _items(out_values, "out_values", False, &num_values, True)
+        cdef int64_t *slots = <int64_t *> _items(out_slots, "out_slots", INT64, &num_slots, True)
+        cdef double *values = <double *> _items(out_values, "out_values", FLOAT64, &num_values, True)
         _check_length("out_slots", num_slots, n)
         _check_length("out_values", num_values, n)
         cdef int64_t bad = first_outside(uniform, n, just_below(1.0))

@@ -10,28 +10,6 @@ import numpy.typing as npt
 import torch
 
 
-def importance_weights(probabilities_B: npt.NDArray[np.float64], num_live: int, beta: float) -> npt.NDArray[np.float32]:
-    """(N P(i))^-beta over the largest of the batch (Schaul et al. 2016, section 3.4).
-
-    Args:
-        probabilities_B: P(i) of each drawn row, in [0, 1]; 0 marks a row that must not count.
-        num_live: N, rows that the draw could have given.
-        beta: in [0, 1]; 0 corrects nothing.
-
-    Returns:
-        [B] in (0, 1], and 0 where P(i) is 0.
-
-    Raises:
-        ValueError: a probability is NaN or outside [0, 1], or N < 1.
-    """
-    if num_live < 1 or not np.all((probabilities_B >= 0) & (probabilities_B <= 1)):
-        raise ValueError(f"need num_live >= 1 and probabilities in [0, 1]; got {num_live} and {probabilities_B}")
-    counts = probabilities_B > 0
-    weights = np.zeros(len(probabilities_B))
-    np.power(num_live * np.asarray(probabilities_B, np.float64), -beta, out=weights, where=counts)
-    return (weights / (weights.max(initial=0.0) or 1.0)).astype(np.float32)
-
-
 def double_values(q_online_BA: torch.Tensor, q_target_BA: torch.Tensor) -> torch.Tensor:
     """[B] the target network's value of the online network's choice (van Hasselt et al. 2016, eq. 4)."""
     return q_target_BA.gather(1, q_online_BA.argmax(1, keepdim=True)).squeeze(1)

@@ -12,7 +12,8 @@ import numpy as np
 
 from parl_mq.bench.peers import open_peers, versions
 from parl_mq.bench.report import BenchReport, Contender, Params, Result, describe_machine, time_interleaved
-from parl_mq.bench.tree_peers import CHUNK_ITEMS, PEERS, Float64s, Int64s, TreeUser
+from parl_mq.bench.tables import OWN
+from parl_mq.bench.tree_peers import CHUNK_ITEMS, PEERS, Float64s, TreeUser
 from parl_mq.replay._sum_tree import SumTree, available_kernels
 
 LEAVES: Final = (2**17, 2**20, 2**23)
@@ -36,7 +37,10 @@ class _System:
 
 
 def run(against: Sequence[str] = (), *, quick: bool = False) -> BenchReport:
-    """Nanoseconds an item of a draw, and of an update with the refresh of the sums.
+    """Nanoseconds an item of a draw, and of an update with the refresh of what it changes.
+
+    `update` is all that a library's prioritized sampler does to its trees, `update, sum tree alone` the part that all
+    have in common. parl_mq's keeps nothing but the sum tree, so that both are the same work there.
 
     Args:
         against: peers to measure beside, of "tianshou", "torchrl", "cpprb" and "rllib".
@@ -96,23 +100,22 @@ def _own(values: Float64s, *, arity: int, kernel: str) -> _System:
     tree = SumTree(len(values), arity=arity, kernel=kernel)
     tree.write(0, values)
 
-    def update(slots: Int64s, new: Float64s) -> None:
-        tree.set(slots, new)
-        tree.refresh()
-
-    return _System("parl_mq", {"arity": arity, "kernel": kernel}, TreeUser(tree.draw, update))
+    return _System(OWN, {"arity": arity, "kernel": kernel}, TreeUser(tree.draw, tree.update, tree.update))
 
 
 def _measure(systems: Sequence[_System], leaves: int, batch: int, rounds: int) -> list[Result]:
-    """Draws of all systems, then updates, each system on the same batches."""
+    """Draws of all systems, then updates, each system on the same batches; those of the sums beside peers alone."""
     rng = np.random.default_rng([leaves, batch])
     num_batches = CHUNK_ITEMS // batch
     draws = [(rng.random(batch),) for _ in range(num_batches)]
     updates = [(rng.integers(0, leaves, batch), rng.exponential(size=batch)) for _ in range(num_batches)]
     size = {"leaves": leaves, "batch": batch}
+    own = [system for system in systems if system.name == OWN]
+    sums = [(system, system.tree.update_sums) for system in systems if system.tree.update_sums is not None]
     return [
         *_time("draw", [(system, system.tree.draw) for system in systems], draws, size, rounds),
         *_time("update", [(system, system.tree.update) for system in systems], updates, size, rounds),
+        *(_time("update, sum tree alone", sums, updates, size, rounds) if len(systems) > len(own) else []),
     ]
 
 

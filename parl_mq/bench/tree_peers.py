@@ -21,15 +21,18 @@ CHUNK_ITEMS: Final = 65536
 
 @dataclass(frozen=True, slots=True)
 class TreeUser:
-    """One filled tree.
+    """The filled trees of one sampler.
 
     Attributes:
         draw: slots of a batch of uniforms in [0, 1).
-        update: writes values to slots and leaves the sums fresh.
+        update: writes values to slots and leaves everything fresh that the library's own prioritized sampler keeps of
+            values: its sum tree, and what else it needs to give a weight to what it draws.
+        update_sums: the same to the sum tree alone; None: it cannot be reached.
     """
 
     draw: Callable[[Float64s], object]
     update: Callable[[Int64s, Float64s], object]
+    update_sums: Callable[[Int64s, Float64s], object] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,29 +51,49 @@ class TreePeer:
 
 
 def _tianshou(values: Float64s) -> TreeUser:
+    """Its PrioritizedReplayBuffer keeps a sum tree, and the largest and the least value ever."""
     from tianshou.data import SegmentTree
 
     tree = SegmentTree(len(values))
     tree[np.arange(len(values))] = values
+    extremes = [values.max(), values.min()]
+
+    def update(slots: Int64s, new: Float64s) -> None:
+        tree[slots] = new
+        extremes[:] = max(extremes[0], new.max()), min(extremes[1], new.min())
+
     return TreeUser(
         draw=lambda uniforms: tree.get_prefix_sum_idx(uniforms * tree.reduce()),
-        update=tree.__setitem__,
+        update=update,
+        update_sums=tree.__setitem__,
     )
 
 
 def _torchrl(values: Float64s) -> TreeUser:
-    from torchrl._torchrl import SumSegmentTreeFp64
+    """Its PrioritizedSampler keeps a sum tree and a tree of minima."""
+    from torchrl._torchrl import MinSegmentTreeFp64, SumSegmentTreeFp64
 
-    tree = SumSegmentTreeFp64(len(values))
-    tree[np.arange(len(values))] = values
+    sums, minima = SumSegmentTreeFp64(len(values)), MinSegmentTreeFp64(len(values))
+    for tree in (sums, minima):
+        tree[np.arange(len(values))] = values
+
+    def update(slots: Int64s, new: Float64s) -> None:
+        sums[slots] = new
+        minima[slots] = new
+
     return TreeUser(
-        draw=lambda uniforms: tree.scan_lower_bound(uniforms * tree.query(0, len(values))),
-        update=tree.__setitem__,
+        draw=lambda uniforms: sums.scan_lower_bound(uniforms * sums.query(0, len(values))),
+        update=update,
+        update_sums=sums.__setitem__,
     )
 
 
 def _cpprb(values: Float64s) -> TreeUser:
-    """The tree is not reachable alone: a draw takes its own uniforms, one-byte rows and importance weights along."""
+    """Its trees of sums and of minima cannot be reached alone.
+
+    A draw takes its own uniforms, one-byte rows and importance weights along; an update the power of alpha = 1, and the
+    largest value.
+    """
     from cpprb import PrioritizedReplayBuffer
 
     buffer = PrioritizedReplayBuffer(len(values), {"row": {"dtype": np.uint8}}, alpha=1.0, eps=0.0)
@@ -78,25 +101,32 @@ def _cpprb(values: Float64s) -> TreeUser:
     return TreeUser(
         draw=lambda uniforms: buffer.sample(len(uniforms), beta=0.4),
         update=buffer.update_priorities,
+        update_sums=None,
     )
 
 
 def _rllib(values: Float64s) -> TreeUser:
-    from ray.rllib.execution.segment_tree import SumSegmentTree
+    """Its PrioritizedReplayBuffer keeps a sum tree, a tree of minima and the largest value, and takes items singly."""
+    from ray.rllib.execution.segment_tree import MinSegmentTree, SumSegmentTree
 
-    tree = SumSegmentTree(1 << (len(values) - 1).bit_length())
+    capacity = 1 << (len(values) - 1).bit_length()
+    sums, minima = SumSegmentTree(capacity), MinSegmentTree(capacity)
     for slot, value in enumerate(values.tolist()):
-        tree[slot] = value
+        sums[slot] = minima[slot] = value
 
     def draw(uniforms: Float64s) -> list[int]:
-        total = tree.sum()
-        return [tree.find_prefixsum_idx(uniform * total) for uniform in uniforms.tolist()]
+        total = sums.sum()
+        return [sums.find_prefixsum_idx(uniform * total) for uniform in uniforms.tolist()]
 
     def update(slots: Int64s, new: Float64s) -> None:
         for slot, value in zip(slots.tolist(), new.tolist(), strict=True):
-            tree[slot] = value
+            sums[slot] = minima[slot] = value
 
-    return TreeUser(draw=draw, update=update)
+    def update_sums(slots: Int64s, new: Float64s) -> None:
+        for slot, value in zip(slots.tolist(), new.tolist(), strict=True):
+            sums[slot] = value
+
+    return TreeUser(draw=draw, update=update, update_sums=update_sums)
 
 
 PEERS: Final = MappingProxyType(

@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from parl_mq.algorithms.base import Observation, Trainer, TrainingBatch
-from parl_mq.algorithms.targets import importance_weights
 from parl_mq.config.models import LearnerConfig
 from parl_mq.errors import ParlError, SnapshotError
 from parl_mq.learn.checkpoint import Checkpoint
 from parl_mq.model.snapshot import WeightsSnapshot
 from parl_mq.model.weights import pack, unpack
+from parl_mq.replay.draws import importance_weights
 from parl_mq.spec import STEP_COLUMNS, TableSpec, WeightsVersion
 
 Columns = Mapping[str, npt.NDArray[np.generic]]
@@ -175,7 +175,7 @@ def training_batch(rows: DrawnRows, spec: TableSpec, beta: float) -> TrainingBat
         reward=columns["reward"],
         next_obs=_observation(columns, spec, prefix="next_"),
         discount=columns["discount"],
-        weight=importance_weights(rows.probabilities, rows.num_live, beta),
+        weight=importance_weights(rows.probabilities, beta),
         extras={column.name: columns[column.name] for column in spec.columns if column.name not in inputs},
     )
 

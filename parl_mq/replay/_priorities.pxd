@@ -4,6 +4,9 @@
 from libc.stdint cimport int64_t
 
 
+cdef object in_one_piece(array)
+
+
 cdef class Priorities:
     cdef readonly bint is_uniform
     cdef readonly double alpha

@@ -25,7 +25,7 @@ class Priorities:
         """[B] priorities.
 
         Args:
-            magnitudes: [B], C-contiguous, finite and >= 0.
+            magnitudes: [B], finite and >= 0.
 
         Raises:
             PrioritiesRefused: they are not.

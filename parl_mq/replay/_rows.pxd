@@ -1,21 +1,7 @@
 # cython: language_level=3
 """What other extension modules use of rows without Python in between."""
 
-from cpython.object cimport PyObject
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
-
-
-cdef extern from "arrays.hpp" namespace "parl" nogil:
-    struct Array:
-        char *bytes
-        int ndim
-        Py_ssize_t *shape
-        Py_ssize_t *strides
-        PyObject *dtype
-        int flags
-
-    const int kContiguous
-    Array *fields_of(PyObject *array) noexcept
 
 
 cdef extern from "rows.hpp" namespace "parl" nogil:

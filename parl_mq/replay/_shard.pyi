@@ -125,8 +125,8 @@ def update(shards: list[Shard], rule: Priorities, keys: Keys, magnitudes: Float6
     Args:
         shards: all of a table, in the order of their keys.
         rule: makes priorities of magnitudes.
-        keys: [U], C-contiguous.
-        magnitudes: [U], C-contiguous.
+        keys: [U].
+        magnitudes: [U].
 
     Returns:
         The number of keys that were still valid.

@@ -34,6 +34,7 @@ cdef class SumTree:
 
     cdef _lay_out(self, leaves)
     cdef _take_over(self)
+    cdef _set(self, slots, values, bint is_refreshed)
     cdef double _fresh_total(self)
     cdef double _positive_total(self) except -1.0
     cdef _search(self, int64_t n, int64_t *slots, double *targets)

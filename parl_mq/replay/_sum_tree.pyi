@@ -92,6 +92,9 @@ class SumTree:
             TypeError: an argument is not an array.
         """
 
+    def update(self, slots: Int64s, values: Float64s) -> None:
+        """The same, and a `refresh`."""
+
     def fill(self, start: int, stop: int, value: float) -> None:
         """Writes one value to the slots in [start, stop).
 

@@ -142,8 +142,8 @@ class Replay:
 
         Args:
             obs: observation before the step.
-            action: taken.
-            reward: of the step.
+            action: taken; where the spec names its space (as that of `spec_of` does), it must lie in it.
+            reward: of the step, finite.
             next_obs: observation after the step, the real last one at an episode's end.
             terminated: the episode ended in a terminal state.
             truncated: the episode was cut off.
@@ -155,7 +155,8 @@ class Replay:
             Keys of the rows that were stored: one with n_step = 1, else none to n.
 
         Raises:
-            ValueError: a value is missing, or of another shape or dtype than its column. Nothing was stored.
+            ValueError: a value is missing, out of range, or of another shape or dtype than its column. Nothing was
+                stored.
         """
         if self._is_stacking:
             raise ValueError(_NO_STACKS)
@@ -314,6 +315,10 @@ class Replay:
 
     def update_priorities(self, keys: Keys, magnitudes: npt.ArrayLike) -> UpdateCounts:
         """Gives transitions new priorities; those that have gone are left out and counted.
+
+        A key holds the shard of its row and a position there, and not which replay it came from: keys of another replay
+        are refused where this one has no such shard, no row ever had the position or no transition starts there, and
+        mean this one's rows else.
 
         Args:
             keys: [U] uint64, from `sample` or one of the adders; the last of equal ones counts.

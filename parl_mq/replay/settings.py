@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final, Literal
+from numbers import Integral, Real
+from typing import Any, Final, Literal
 
 from parl_mq.replay.keys import MAX_SHARDS, MAX_TABLES
 from parl_mq.replay.layout import RowLayout
@@ -16,6 +17,16 @@ FRAGMENTS_PER_SEGMENT: Final = 4
 """A segment has room for so many of the largest fragments."""
 _MAX_N_STEP: Final = 64
 _MAX_FRAME_STACK: Final = 16
+_WHOLE_NUMBERS: Final = (
+    ("capacity", 0, 2**40),
+    ("table_index", 0, MAX_TABLES - 1),
+    ("num_shards", 1, MAX_SHARDS),
+    ("n_step", 1, _MAX_N_STEP),
+    ("frame_stack", 1, _MAX_FRAME_STACK),
+    ("fragment_length", 1, 2**24),
+    ("arity", 2, 64),
+)
+"""Settings, and the range of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +66,12 @@ class TableSettings:
     row_overhead: float | None = None
 
     def __post_init__(self) -> None:
-        _check("table_index", self.table_index, 0, MAX_TABLES - 1)
-        _check("num_shards", self.num_shards, 1, MAX_SHARDS)
-        _check("n_step", self.n_step, 1, _MAX_N_STEP)
-        _check("frame_stack", self.frame_stack, 1, _MAX_FRAME_STACK)
+        for name, low, high in _WHOLE_NUMBERS:
+            value = whole_number(name, getattr(self, name), low, high)
+            object.__setattr__(self, name, value)  # a plain int, which files can hold
         _check("gamma", self.gamma, 0, 1)
         _check("alpha", self.alpha, 0, 1)
         _check("eps", self.eps, 0, 1e100)
-        _check("fragment_length", self.fragment_length, 1, 2**24)
         if self.capacity < self.fragment_length * self.num_shards:
             raise ValueError(
                 f"capacity is {self.capacity}: {self.num_shards} shards of fragments of {self.fragment_length} live "
@@ -97,6 +106,20 @@ class TableSettings:
         )
 
 
-def _check(name: str, value: float, low: float, high: float) -> None:
-    if not low <= value <= high:
+def whole_number(name: str, value: Any, low: int, high: int) -> int:
+    """A setting or an argument as a plain int.
+
+    Raises:
+        ValueError: it is no whole number, or out of range.
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise ValueError(f"{name} is {value!r}: it must be a whole number")
+    _check(name, int(value), low, high)
+    return int(value)
+
+
+def _check(name: str, value: Any, low: float, high: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise ValueError(f"{name} is {value!r}: it must be a number")
+    if not low <= float(value) <= high:
         raise ValueError(f"{name} is {value}: it must lie in [{low}, {high:g}]")

@@ -159,6 +159,8 @@ def open_snapshot(path: Path) -> Snapshot:
         offset += array.num_bytes
         if offset > size:
             raise SnapshotError(f"{path}: array {entry.name!r} is cut short")
+    if offset != size:
+        raise SnapshotError(f"{path}: {size - offset} bytes follow its last array")
     return Snapshot(metadata, arrays)
 
 

@@ -31,7 +31,7 @@ from parl_mq.replay.refusals import PrioritiesRefused, TableEmpty
 from parl_mq.replay.ring import Leaves, Ring, Targets
 from parl_mq.replay.ring_files import RingFiles
 from parl_mq.replay.senders import SenderMark, newest
-from parl_mq.replay.settings import FRAGMENTS_PER_SEGMENT
+from parl_mq.replay.settings import FRAGMENTS_PER_SEGMENT, whole_number
 from parl_mq.replay.settings import TableSettings as TableSettings
 from parl_mq.replay.snapshot import Snapshot, open_snapshot, write_snapshot
 from parl_mq.spec import Column, TableSpec
@@ -40,6 +40,8 @@ Magnitudes = npt.NDArray[np.float64]
 
 FIRST_MAGNITUDE: Final = 1.0
 """The running maximum before any magnitude was given."""
+
+_MOST_DRAWN: Final = 2**31
 
 log = logging.getLogger("parl_mq")
 
@@ -335,10 +337,11 @@ class Table:
 
         Raises:
             TableEmpty: there is no live row.
-            ValueError: `batch_size` is below 1, or an array of `out` is missing or of another shape or dtype.
+            ValueError: `batch_size` is no whole number of at least 1, or an array of `out` is missing or of another
+                shape or dtype.
         """
-        if batch_size < 1:
-            raise ValueError(f"batch_size is {batch_size}: it must be at least 1")
+        if type(batch_size) is not int or batch_size < 1:
+            batch_size = whole_number("batch_size", batch_size, 1, _MOST_DRAWN)
         wanted = self._arrays_of(batch_size)
         if out is None:
             arrays = [np.empty(shape, dtype) for _, shape, dtype in wanted]

@@ -44,8 +44,8 @@ def magnitudes_of(name: str, value: Any) -> npt.NDArray[np.float64]:
         PrioritiesRefused: they are not real numbers.
     """
     array = np.asarray(value)
-    if array.dtype.kind not in "iuf":
-        raise PrioritiesRefused(f"{name} is {array.dtype}: it must be real numbers")
+    if array.dtype.kind not in "iuf" or array.ndim != 1:
+        raise PrioritiesRefused(f"{name} is {array.dtype} {array.shape}: it must be a row of real numbers")
     return np.ascontiguousarray(array, np.float64)
 
 

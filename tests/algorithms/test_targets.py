@@ -9,47 +9,12 @@ from parl_mq.algorithms.targets import (
     clip_norm,
     double_values,
     huber,
-    importance_weights,
     n_step_target,
     of_largest_mean,
     quantile_huber,
     squared_loss,
     update_target,
 )
-
-
-def test_importance_weights_have_the_golden_values() -> None:
-    scaled = np.array([1.0, 2.0, 3.0, 4.0]) ** 0.6
-    probabilities = scaled / scaled.sum()
-    np.testing.assert_allclose(probabilities, [0.148230, 0.224674, 0.286555, 0.340542], atol=1e-6)
-    weights = importance_weights(probabilities, num_live=4, beta=0.4)
-    assert weights.dtype == np.float32
-    np.testing.assert_allclose(weights, [1, 0.846745, 0.768229, 0.716978], atol=1e-6)
-
-
-def test_weights_are_relative_to_the_batch_and_so_free_of_its_size() -> None:
-    probabilities = np.array([0.1, 0.2])
-    np.testing.assert_allclose(
-        importance_weights(probabilities, 10, 0.4), importance_weights(probabilities, 10_000, 0.4), rtol=1e-6
-    )
-
-
-@pytest.mark.parametrize(("probabilities", "beta"), [([0.3, 0.01], 0.0), ([0.25] * 4, 0.7), ([1.0], 1.0)])
-def test_weights_are_exactly_one_where_nothing_is_to_correct(probabilities: list[float], beta: float) -> None:
-    np.testing.assert_array_equal(importance_weights(np.array(probabilities), 4, beta), 1.0)
-
-
-@pytest.mark.parametrize("beta", [0.0, 0.4])
-def test_rows_of_probability_zero_do_not_count(beta: float) -> None:
-    weights = importance_weights(np.array([0.0, 0.5, 0.5]), 2, beta)
-    np.testing.assert_array_equal(weights, [0, 1, 1])
-    np.testing.assert_array_equal(importance_weights(np.zeros(2), 2, beta), 0)
-
-
-@pytest.mark.parametrize(("probability", "num_live"), [(np.nan, 4), (-0.1, 4), (1.1, 4), (np.inf, 4), (0.5, 0)])
-def test_impossible_probabilities_are_refused(probability: float, num_live: int) -> None:
-    with pytest.raises(ValueError, match="probabilities"):
-        importance_weights(np.array([0.5, probability]), num_live, 0.4)
 
 
 def test_target_discounts_the_value_of_each_row() -> None:

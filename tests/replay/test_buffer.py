@@ -4,13 +4,16 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 
-from parl_mq.errors import SnapshotError
+from parl_mq.errors import MemoryRefused, SnapshotError
 from parl_mq.replay.buffer import PrioritizedReplay, Replay, ReplayBatch, UniformReplay
+from parl_mq.spec import spec_of
 
 SPEC = {"obs": ((2,), "float32"), "action": ((), "int64")}
 GAMMA = 0.9
@@ -194,6 +197,173 @@ class TestAdding:
             replay.add_batch(**transition(0))
 
 
+def batch_of(size: int, **changes: Any) -> dict[str, Any]:
+    """`size` steps that go together, with some values changed."""
+    steps = [transition(number) for number in range(size)]
+    batch = {name: np.stack([np.asarray(step[name]) for step in steps]) for name in steps[0]}
+    return {**batch, **changes}
+
+
+def fragment_of(size: int, **changes: Any) -> dict[str, Any]:
+    batch = batch_of(size)
+    obs = np.concatenate([batch["obs"], batch["next_obs"][-1:]])
+    names = ("action", "reward", "terminated", "truncated")
+    return {"obs": obs, **{name: batch[name] for name in names}, **changes}
+
+
+class TestBadInput:
+    """What is refused is named, and nothing of the call is applied."""
+
+    def check(self, call: Any, message: str, replay: Replay) -> None:
+        before = (len(replay), replay.total_priority, replay.stats().counts.inserted)
+        with pytest.raises(ValueError, match=message):
+            call()
+        assert (len(replay), replay.total_priority, replay.stats().counts.inserted) == before
+
+    @pytest.mark.parametrize("n_step", [1, 3])
+    @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e300, np.float32(np.nan), np.float64(1e300)])
+    def test_a_reward_that_is_not_finite(self, bad: Any, n_step: int) -> None:
+        replay = make_replay(n_step=n_step)
+        replay.add(**transition(0, truncated=True))
+        self.check(lambda: replay.add(**{**transition(1), "reward": bad}), "reward is .*: it must be a finite", replay)
+        rewards = np.array([1.0, 2.0, bad, 4.0])
+        self.check(lambda: replay.add_batch(**batch_of(4, reward=rewards)), r"reward\[2\] is (nan|-?inf)", replay)
+        self.check(lambda: replay.add_fragment(**fragment_of(4, reward=rewards)), r"reward\[2\] is (nan|-?inf)", replay)
+        replay.add(**transition(2, truncated=True))
+        assert set(all_rows(replay)) == {0, 2}
+
+    @pytest.mark.parametrize(
+        ("space", "good", "bad", "message"),
+        [
+            (spaces.Discrete(3), 2, 3, r"action is 3: it must lie in \[0, 2\]"),
+            (spaces.Discrete(3), np.int64(0), np.int64(-1), r"action is -1"),
+            (spaces.Discrete(3, start=5), 7, 4, r"action is 4: it must lie in \[5, 7\]"),
+            (spaces.Box(-2, 2, (2,)), [2.0, -2.0], [0.0, 2.5], r"action\[1\] is 2.5: it must lie in \[-2, 2\]"),
+            (spaces.Box(-2, 2, (2,)), [0.0, 0.0], [np.nan, 0.0], r"action\[0\] is nan"),
+            (spaces.Box(np.array([-1, 0]), np.array([1, 9]), dtype=np.float64), [1, 9], [9, 1], r"action\[0\] is 9"),
+            (spaces.Box(0, 1, (1,), np.float16), [1.0], [2.0], r"action\[0\] is 2"),
+            (spaces.Box(0, 9, (1,), np.uint8), [9], [10], r"action\[0\] is 10"),
+            (spaces.MultiDiscrete([2, 4]), [1, 3], [2, 3], r"action\[0\] is 2: it must lie in \[0, 1\]"),
+            (spaces.MultiBinary(2), [1, 0], [1, 2], r"action\[1\] is 2"),
+        ],
+    )
+    def test_an_action_outside_its_space(self, space: Any, good: Any, bad: Any, message: str) -> None:
+        env = SimpleNamespace(observation_space=spaces.Box(-1, 1, (2,)), action_space=space)
+        replay = UniformReplay(10, spec_of(env))
+        dtype = space.dtype if np.ndim(good) else None
+        good, bad = (value if dtype is None else np.array(value, dtype) for value in (good, bad))
+        replay.add(**{**transition(0), "action": good})
+        self.check(lambda: replay.add(**{**transition(0), "action": bad}), message, replay)
+        actions = np.array([good, bad], space.dtype)
+        named = message.split(" is ")[0].replace("action", "").replace("\\[", "").replace("\\]", "")
+        in_batch = rf"action\[1{', ' + named if named else ''}\] is "
+        self.check(lambda: replay.add_batch(**batch_of(2, action=actions)), in_batch, replay)
+        self.check(lambda: replay.add_fragment(**fragment_of(2, action=actions)), in_batch, replay)
+
+    def test_any_action_where_the_spec_names_no_space(self) -> None:
+        replay = make_replay()
+        replay.add(**{**transition(0), "action": -(2**62)})
+        assert replay.sample(1).action[0] == -(2**62)
+
+    @pytest.mark.parametrize("beta", [np.nan, -0.1, 1.1, np.inf])
+    def test_a_beta_outside_0_to_1(self, beta: float) -> None:
+        replay = make_replay()
+        replay.add(**transition(0))
+        self.check(lambda: replay.sample(1, beta), r"beta is .*: it must lie in \[0, 1\]", replay)
+        assert replay.stats().counts.drawn == 0
+
+    @pytest.mark.parametrize("batch_size", [0, -1, 1.5, "2", True, None])
+    def test_a_batch_size_that_is_no_size(self, batch_size: Any) -> None:
+        replay = make_replay()
+        replay.add(**transition(0))
+        self.check(lambda: replay.sample(batch_size), "batch_size is", replay)
+        assert len(replay.sample(np.int64(3)).key) == 3
+
+    @pytest.mark.parametrize(
+        "magnitudes",
+        [[1j], ["1"], [None], [object()], np.array([True]), [[1.0]], [1.0, 2.0], [], 1.0, [np.nan], [-1], [np.inf]],
+    )
+    def test_magnitudes_that_are_none(self, magnitudes: Any) -> None:
+        replay = make_replay()
+        keys = replay.add(**transition(0, priority=3.0))
+        self.check(lambda: replay.update_priorities(keys, magnitudes), "magnitude", replay)
+        self.check(lambda: replay.add_batch(**batch_of(1), priority=magnitudes), "priority|magnitude", replay)
+        self.check(lambda: replay.add_fragment(**fragment_of(1), priorities=magnitudes), "prioriti|magnitude", replay)
+
+    @pytest.mark.parametrize("priority", [1j, "1", object(), True, [1.0], np.nan, -1, np.inf])
+    def test_a_priority_that_is_none(self, priority: Any) -> None:
+        replay = make_replay()
+        self.check(lambda: replay.add(**transition(0), priority=priority), "priority|magnitude", replay)
+
+    @pytest.mark.parametrize(
+        "keys", [[0], np.array([0]), np.array([0.0]), np.zeros((1, 1), np.uint64), np.array([0], ">u8"), None]
+    )
+    def test_keys_of_another_kind(self, keys: Any) -> None:
+        replay = make_replay()
+        replay.add(**transition(0))
+        self.check(lambda: replay.update_priorities(keys, [5.0]), r"keys are .*: they must be uint64 \[U\]", replay)
+
+    def test_keys_of_another_replay_where_they_can_be_told(self) -> None:
+        replay, longer, wider = make_replay(), make_replay(), make_replay(num_shards=2)
+        own = replay.add(**transition(0))
+        later = [longer.add(**transition(number)) for number in range(3)][-1]
+        other_shard = [wider.add(**transition(number)) for number in range(2)][-1]
+        in_fragment = longer.add_fragment(**fragment_of(2))[:1] - np.uint64(5)  # where `replay` has a closing row
+        for key, message in (
+            (later, "no row of its shard ever had it"),
+            (other_shard, "it belongs to another table or shard"),
+            (in_fragment, "no transition starts at that row"),
+        ):
+            keys = np.concatenate([own, key])
+            self.check(lambda keys=keys: replay.update_priorities(keys, [5.0, 5.0]), rf"keys\[1\].*{message}", replay)
+        assert longer.update_priorities(own, [5.0]) == (1, 0)  # a position that both have is taken for its own
+
+    @pytest.mark.parametrize("name", ["obs", "action", "reward", "next_obs", "terminated", "truncated"])
+    def test_lengths_and_dtypes_that_differ(self, name: str) -> None:
+        replay = make_replay()
+        batch = batch_of(4)
+        self.check(lambda: replay.add_batch(**{**batch, name: batch[name][:3]}), "has shape", replay)
+        foreign = batch[name].astype(np.complex128)
+        self.check(lambda: replay.add_batch(**{**batch, name: foreign}), "is complex128: it must be", replay)
+        if name == "next_obs":
+            return
+        fragment = fragment_of(4)
+        self.check(lambda: replay.add_fragment(**{**fragment, name: fragment[name][:3]}), "has shape", replay)
+        foreign = fragment[name].astype(np.complex128)
+        self.check(lambda: replay.add_fragment(**{**fragment, name: foreign}), "is complex128: it must be", replay)
+
+    def test_a_batch_without_a_leading_axis(self) -> None:
+        replay = make_replay()
+        self.check(lambda: replay.add_batch(**transition(0)), "reward is 1.0: it must have a leading axis", replay)
+        self.check(lambda: replay.add_fragment(**fragment_of(1, reward=1.0)), "it must have a leading axis", replay)
+        self.check(lambda: replay.add_fragment(**fragment_of(2, terminated=2)), "terminated .* is 2", replay)
+        self.check(lambda: replay.add_fragment(**fragment_of(2, num_context=2)), "0 live", replay)
+
+    @pytest.mark.parametrize("capacity", [1.5, 10.0, "10", True, None, 0, -5, np.nan])
+    def test_a_capacity_that_is_none(self, capacity: Any) -> None:
+        with pytest.raises(ValueError, match="capacity is"):
+            make_replay(capacity)
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [("n_step", 1.0), ("num_shards", True), ("frame_stack", "2"), ("alpha", "1"), ("gamma", None), ("eps", np.nan)],
+    )
+    def test_a_setting_of_another_kind(self, name: str, value: Any) -> None:
+        with pytest.raises(ValueError, match=f"{name} is"):
+            make_replay(**{name: value})
+
+    def test_more_than_the_memory_holds(self) -> None:
+        with pytest.raises(MemoryRefused):
+            make_replay(2**30, fragment_length=2**20)
+        with pytest.raises(ValueError, match="capacity is"):
+            make_replay(10**30)
+
+    def test_whole_numbers_of_numpy_are_whole_numbers(self, tmp_path: Path) -> None:
+        replay = make_replay(np.int64(10), n_step=np.uint8(1))
+        replay.save(tmp_path / "snapshot")
+        PrioritizedReplay.load(tmp_path / "snapshot").close()
+
+
 def test_several_observations_actions_and_extra_columns_keep_their_names() -> None:
     spec = {
         "obs/a": ((2,), "uint8"),
@@ -310,6 +480,10 @@ class TestSaving:
         rng = np.random.default_rng(0)
         for at in rng.integers(0, len(good), 200):
             path.write_bytes(good[:at] + bytes([good[at] ^ 0x55]) + good[at + 1 :])
+            with pytest.raises(SnapshotError, match="snapshot"):
+                PrioritizedReplay.load(path).close()
+        for more in (b"\0", b"something else", good):
+            path.write_bytes(good + more)
             with pytest.raises(SnapshotError, match="snapshot"):
                 PrioritizedReplay.load(path).close()
         for size in (0, 5, 12, 100, len(good) // 2, len(good) - 1):
