@@ -104,7 +104,7 @@ def _measure_writes(fulls: Sequence[Full], session: Session) -> Iterator[Result]
 
 
 def _measure_threads(workload: Workload, session: Session) -> Iterator[Result]:
-    """Draws and updates by one thread, by two on replays of their own, and by two on the two shards of one replay."""
+    """Draws and updates by one thread and by two: of replays of their own, and of one replay in two shards."""
     half = replace(workload, num_rows=workload.num_rows // 2)
     own = Maker("parl_mq", OwnReplay)
     first, second = (session.filled(own, half)[0] for _ in range(2))
@@ -115,6 +115,7 @@ def _measure_threads(workload: Workload, session: Session) -> Iterator[Result]:
         [
             learning([first], pool, {"shards": "1"}),
             learning([first, second], pool, {"shards": "1 each"}),
+            learning([shared], pool, {"shards": "2 shared"}),
             learning([shared, shared], pool, {"shards": "2 shared"}),
             *roots_in_threads(pool),
         ],

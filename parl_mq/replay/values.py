@@ -26,7 +26,7 @@ def checked(name: str, value: Value, shape: tuple[int, ...], dtype: np.dtype[Any
     exception, as environments give them in any float. Python numbers and lists must be of the column's kind.
 
     Raises:
-        ValueError: its shape or dtype is wrong.
+        ValueError: its shape or dtype is wrong, or a whole number is too large for it.
     """
     array = np.asarray(value)
     if array.shape != shape:
@@ -34,6 +34,11 @@ def checked(name: str, value: Value, shape: tuple[int, ...], dtype: np.dtype[Any
     is_exact = hasattr(value, "dtype") and name != "reward"
     if (is_exact and array.dtype != dtype) or array.dtype.kind not in _ACCEPTED_KINDS[dtype.kind]:
         raise ValueError(f"{name} is {array.dtype}: it must be {dtype}")
+    if array.dtype != dtype and dtype.kind in "iu" and array.size:
+        least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
+        for extreme in (int(array.min()), int(array.max())):
+            if not least <= extreme <= most:
+                raise ValueError(f"{name} is {extreme}: a {dtype} lies in [{least}, {most}]")
     return array
 
 

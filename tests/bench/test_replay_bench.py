@@ -48,7 +48,7 @@ def test_writes_are_measured_by_every_call_of_every_size(report):
 
 def test_threads_are_measured_alone_and_in_pairs(report):
     shards = [(r.params["threads"], r.params["shards"]) for r in report.results if r.measure.startswith("sample and")]
-    assert shards == [(1, "1"), (2, "1 each"), (2, "2 shared")]
+    assert shards == [(1, "1"), (2, "1 each"), (1, "2 shared"), (2, "2 shared")]
 
 
 @pytest.mark.parametrize("draws", ["prioritized", "uniform"])
