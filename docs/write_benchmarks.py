@@ -38,6 +38,7 @@ def filled(page: str, reports: Mapping[str, BenchReport]) -> str:
         "arity": lambda: _tables(reports["arity"]),
         "arity beside the published": lambda: _beside_published(reports["arity"]),
         "replay": lambda: _tables(reports["replay"]),
+        "service": lambda: _tables(reports["service"]),
     }
     for mark, text in texts.items():
         pattern = rf"(<!-- {mark} -->\n).*?(<!-- end -->)"

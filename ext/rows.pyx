@@ -293,8 +293,9 @@ cdef class Rows:
         if memory.size % layout.stride or memory.size == 0:
             raise ValueError(f"memory of {memory.size} bytes does not hold whole records of {layout.stride}")
         self._kept = (memory, counters)
-        self._counters = <int64_t *>address(counters, NUM_COUNTERS * 8, True)
-        self._shape.base = address(memory, 1, True)
+        self._is_writable = memory.flags.writeable and counters.flags.writeable
+        self._counters = <int64_t *>address(counters, NUM_COUNTERS * 8, self._is_writable)
+        self._shape.base = address(memory, 1, self._is_writable)
         self._shape.stride = layout.stride
         self._shape.num_rows = memory.size // layout.stride
         self._shape.stack = frame_stack
@@ -303,6 +304,10 @@ cdef class Rows:
         for span in range(256):
             self._shape.powers[span] = gamma ** span
         self._lay_out(layout, spec)
+
+    cdef _check_writable(self):
+        if not self._is_writable:
+            raise ValueError("these rows are another process's: they can be read alone")
 
     cdef _lay_out(self, layout, spec):
         offsets = layout.offsets
@@ -382,6 +387,7 @@ cdef class Rows:
 
     def plan(self, Incoming incoming, Part after, int64_t capacity):
         cdef Part part = Part()
+        self._check_writable()
         if after is not None:
             part.first, part.row, part.live = after.stop, after.row + after.num_rows, after.live + after.num_live
         part.start = self._counters[RESERVED]
@@ -436,6 +442,7 @@ cdef class Rows:
 
     def unfinished(self):
         cdef Part part
+        self._check_writable()
         if self._counters[RESERVED] == self._counters[COMMITTED]:
             return None
         part = Part()
@@ -455,6 +462,7 @@ cdef class Rows:
             start += n
 
     def restart(self, int64_t tail, int64_t committed, int64_t num_live):
+        self._check_writable()
         store(&self._counters[TAIL], tail)
         store(&self._counters[RESERVED], committed)
         store(&self._counters[COMMITTED], committed)

@@ -77,12 +77,12 @@ class OwnReplay:
             fragment_length=FRAGMENT_LENGTH,
             num_shards=num_shards,
         )
-        self._table = Table(settings, _spec(workload), directory=None, rng=np.random.default_rng(0))
+        self._table = Table(settings, spec_of_workload(workload), directory=None, rng=np.random.default_rng(0))
         self._replay = Replay(self._table)
 
     def writes(self, steps: Steps) -> Mapping[str, Call]:
         """`insert`: what a node does with a message. `add_fragment`: the same in process, one fragment at a time."""
-        fragments = _fragments(steps)
+        fragments = fragments_of(steps)
         writes: dict[str, Call] = {"insert": lambda: self._table.insert(fragments)}
         if len(steps) == FRAGMENT_LENGTH:
             num_steps = len(fragments.columns["reward"]) - 1
@@ -128,7 +128,7 @@ class OwnSingles:
 
     def __init__(self, workload: Workload) -> None:
         settings = TableSettings("replay", workload.num_rows, alpha=ALPHA, eps=EPS)
-        self._replay = Replay(Table(settings, _spec(workload), directory=None, rng=np.random.default_rng(0)))
+        self._replay = Replay(Table(settings, spec_of_workload(workload), directory=None, rng=np.random.default_rng(0)))
 
     def writes(self, steps: Steps) -> Mapping[str, Call]:
         """`add_batch`, or `add` of the first step if it is the only one."""
@@ -163,7 +163,8 @@ class OwnSingles:
         self._replay.close()
 
 
-def _spec(workload: Workload) -> TableSpec:
+def spec_of_workload(workload: Workload) -> TableSpec:
+    """The columns of a table of such rows."""
     return TableSpec.of(
         {
             "obs": (workload.obs_shape, workload.obs_dtype),
@@ -172,7 +173,7 @@ def _spec(workload: Workload) -> TableSpec:
     )
 
 
-def _fragments(steps: Steps) -> FragmentBatch:
+def fragments_of(steps: Steps) -> FragmentBatch:
     """The steps in fragments of FRAGMENT_LENGTH, each with its own context and closing row."""
     size = min(len(steps), FRAGMENT_LENGTH)
     num_fragments = len(steps) // size

@@ -98,7 +98,8 @@ def _best_of_own(results: Iterable[Result]) -> dict[tuple[object, ...], float]:
     best: dict[tuple[object, ...], float] = {}
     for result in results:
         if result.system == OWN:
-            best[_case(result)] = min(result.median, best.get(_case(result), result.median))
+            better = max if result.unit.endswith("/s") else min
+            best[_case(result)] = better(result.median, best.get(_case(result), result.median))
     return best
 
 

@@ -54,6 +54,20 @@ def replay(
     _show(lambda: run(against or (), quick=quick, tell=_tell), plot, as_json)
 
 
+def service(
+    against: Against = None,
+    quick: Quick = False,
+    as_json: options.Json = False,
+) -> None:
+    """Measure a replay node over real sockets: items a second that clients in other processes draw and insert.
+
+    Peer: ray, with the same table in an actor. A full run takes some ten minutes and 1.5 GiB of shared memory.
+    """
+    from parl_mq.bench.service import run
+
+    _show(lambda: run(against or (), quick=quick, tell=_tell), None, as_json)
+
+
 def _show(measure: Callable[[], BenchReport], plot: Path | None, as_json: bool) -> None:
     from rich.console import Console
 

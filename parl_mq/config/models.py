@@ -159,7 +159,10 @@ class LearnerConfig(Section):
 
     Attributes:
         num_learners: learner processes.
-        prefetch: sample requests outstanding.
+        prefetch: batches asked for ahead. Where all cores are busy an answer takes some milliseconds, and more of them
+            hide that; but rows and priorities of a batch are as old as the batches in front of it.
+        mapped: a learner on the replay node's host reads rows straight from the ring's files: `auto` where it can, `on`
+            or not at all, `off` never.
         publish_every_updates: updates between two published versions of the weights.
         checkpoint_every_s: seconds between two checkpoints.
         keep_checkpoints: newest checkpoints that stay, beside the best.
@@ -167,7 +170,8 @@ class LearnerConfig(Section):
     """
 
     num_learners: Annotated[int, Field(ge=1, le=64)] = 1
-    prefetch: Annotated[int, Field(ge=1, le=16)] = 3
+    prefetch: Annotated[int, Field(ge=1, le=16)] = 8
+    mapped: Literal["auto", "on", "off"] = "auto"
     publish_every_updates: PositiveInt = 50
     checkpoint_every_s: PositiveFloat = 30.0
     keep_checkpoints: PositiveInt = 3

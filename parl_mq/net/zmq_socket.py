@@ -27,6 +27,9 @@ MAX_FRAMES_READ: Final = 8
 LOOK_AGAIN_S: Final = 1.0
 """A net: tasks that wait look again after this time, should a sign ever be lost."""
 
+_NOBLOCK: Final = int(zmq.NOBLOCK)  # arithmetic on pyzmq's enumerations costs as much as a call of zmq
+_MORE_FOLLOWS: Final = int(zmq.NOBLOCK | zmq.SNDMORE)
+
 _HANDSHAKES: Final = {
     zmq.EVENT_HANDSHAKE_SUCCEEDED: LinkEvent.CONNECTED,
     zmq.EVENT_DISCONNECTED: LinkEvent.DISCONNECTED,
@@ -73,6 +76,7 @@ class LoopSocket:
         self._readable, self._writable = Waiters(), Waiters()
         self._is_closed = False
         self._owes_turn = False
+        self._will_look = False
         self._fd = int(socket.getsockopt(zmq.FD))
         self._loop.add_reader(self._fd, self._look)
         self._net = self._loop.call_later(LOOK_AGAIN_S, self._look_again)
@@ -104,10 +108,10 @@ class LoopSocket:
         last = len(frames) - 1
         try:
             for index, frame in enumerate(frames):
-                flags = zmq.NOBLOCK | (zmq.SNDMORE if index < last else 0)
+                flags = _MORE_FOLLOWS if index < last else _NOBLOCK
                 self.socket.send(frame, flags, copy=frame.nbytes < COPY_BELOW_BYTES)
         finally:
-            self._look_if_awaited()
+            self._look_soon()
 
     def close(self, linger_s: float) -> None:
         """Closes the socket; whoever waits gets ChannelClosed."""
@@ -137,10 +141,10 @@ class LoopSocket:
         return messages
 
     def _read_one(self) -> list[zmq.Frame]:
-        frames = [self.socket.recv(zmq.NOBLOCK, copy=False)]
+        frames = [self.socket.recv(_NOBLOCK, copy=False)]
         has_more = frames[0].more
         while has_more:
-            frame = self.socket.recv(zmq.NOBLOCK, copy=False)  # messages arrive whole: it is there
+            frame = self.socket.recv(_NOBLOCK, copy=False)  # messages arrive whole: it is there
             has_more = frame.more
             if len(frames) < MAX_FRAMES_READ:
                 frames.append(frame)
@@ -153,6 +157,17 @@ class LoopSocket:
             self._readable.wake()
         if events & zmq.POLLOUT:
             self._writable.wake()
+
+    def _look_soon(self) -> None:
+        """Looks once for all messages that a task sends before it waits: a look costs as much as sending one."""
+        if not self._will_look and (self._readable or self._writable):
+            self._will_look = True
+            self._loop.call_soon(self._look_after_sending)
+
+    def _look_after_sending(self) -> None:
+        self._will_look = False
+        if not self._is_closed:
+            self._look_if_awaited()
 
     def _look_if_awaited(self) -> None:
         if self._readable or self._writable:

@@ -97,7 +97,9 @@ cdef class Rows:
     cdef int64_t *_counters
     cdef dict _expected  # name -> (dtype, shape of a row), in the spec's order
     cdef object _kept
+    cdef bint _is_writable
 
+    cdef _check_writable(self)
     cdef _lay_out(self, layout, spec)
     cdef _take_columns(self, Incoming incoming, columns)
     cdef _refuse_names(self, columns)

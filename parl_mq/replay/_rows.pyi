@@ -70,7 +70,8 @@ class Rows:
     ) -> None:
         """Rows over memory that is the caller's: whole records, and NUM_COUNTERS words.
 
-        `prefix` is the key of position 0.
+        `prefix` is the key of position 0. Over arrays that are read-only, whose owner is another process, `plan`,
+        `unfinished` and `restart` raise ValueError, and nothing that a Part is needed for can follow.
 
         Raises:
             ValueError: the memory does not hold whole records, or there are too many columns.

@@ -1,4 +1,4 @@
-"""What a table refuses; each is a ValueError that names the item, and nothing of the call was applied."""
+"""What tables refuse; each is a ValueError that names the item, and nothing of the call was applied."""
 
 from __future__ import annotations
 
@@ -25,3 +25,7 @@ class KeysRefused(ValueError):
 
 class TableEmpty(ValueError):
     """A draw from a table without live rows."""
+
+
+class NotMapped(ValueError):
+    """A ring of another process cannot be read here; the message says why."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields
 from itertools import count
@@ -21,7 +21,7 @@ from parl_mq.replay._rows import Incoming, Rows
 from parl_mq.replay._shard import largest_magnitude, totals, update
 from parl_mq.replay._sum_tree import SumTree
 from parl_mq.replay.contents import RingAccount, StoredContents
-from parl_mq.replay.draws import Draw, draw_columns
+from parl_mq.replay.draws import KEYS, PROBABILITIES, Draw, draw_columns
 from parl_mq.replay.keys import Keys, key_prefix
 from parl_mq.replay.layout import RowLayout
 from parl_mq.replay.mapping import COMMITTED, RESERVED, TAIL, Segment, SegmentIdentity, new_segment
@@ -238,6 +238,7 @@ class Table:
         """
         files, self._files = self._files, None
         self._shards.clear()
+        self.words = self.words.copy()  # a view of it would keep the memory
         while self._rings:
             self._rings.pop().close(remove=remove)
         if files is not None:
@@ -347,8 +348,35 @@ class Table:
         else:
             arrays = [_fitting(out, name, shape, dtype) for name, shape, dtype in wanted]
         *columns, keys, probabilities = arrays
-        total = self._fill(Targets(tuple(columns), keys, probabilities), batch_size)
+        targets = Targets(tuple(columns), keys, probabilities)
+        total = self._fill(batch_size, lambda ring, start, stop, chance: ring.draw(targets, start, stop, chance))
         return Draw(dict(zip(self._drawn_names, columns, strict=True)), keys, probabilities, self.num_live, total)
+
+    def draw_keys(self, batch_size: int, out: Mapping[str, npt.NDArray[Any]] | None = None) -> Draw:
+        """Draws rows as `draw` does and copies none: for a reader that has the table mapped (MappedTable).
+
+        Args:
+            batch_size: as of `draw`.
+            out: `keys` and `probabilities` to fill; None makes new ones.
+
+        Returns:
+            A draw without columns. Its rows may be overwritten before they are read.
+
+        Raises:
+            TableEmpty: as `draw`.
+            ValueError: likewise.
+        """
+        if batch_size < 1:
+            raise ValueError(f"batch_size is {batch_size}: it must be at least 1")
+        if out is None:
+            keys, probabilities = np.empty(batch_size, np.uint64), np.empty(batch_size)
+        else:
+            keys = _fitting(out, KEYS, (batch_size,), np.dtype(np.uint64))
+            probabilities = _fitting(out, PROBABILITIES, (batch_size,), np.dtype(np.float64))
+        total = self._fill(
+            batch_size, lambda ring, start, stop, chance: ring.choose(keys, probabilities, start, stop, chance)
+        )
+        return Draw({}, keys, probabilities, self.num_live, total)
 
     def _arrays_of(self, batch_size: int) -> list[tuple[str, tuple[int, ...], np.dtype[Any]]]:
         size, arrays = self._newest_batch  # read once: another thread may draw batches of another size
@@ -358,7 +386,8 @@ class Table:
             self._newest_batch = batch_size, arrays
         return arrays
 
-    def _fill(self, targets: Targets, batch_size: int) -> float:
+    def _fill(self, batch_size: int, draw: Callable[[Ring, int, int, float], float | None]) -> float:
+        """Lets each ring draw its share: `draw` takes the ring, the rows [start, stop), and the ring's chance."""
         total = 0.0
         missing = [(0, batch_size)]
         while missing:
@@ -366,7 +395,7 @@ class Table:
             for first, last in open_ranges:
                 parts = self._split(first, last)
                 for ring, start, stop, chance in parts:
-                    ring_total = ring.draw(targets, start, stop, chance)
+                    ring_total = draw(ring, start, stop, chance)
                     if ring_total is None:
                         missing.append((start, stop))
                     else:

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +27,7 @@ from parl_mq.replay.draws import split_frames
 from parl_mq.services.hub_link import HubLink
 from parl_mq.services.joining import attach_message, joined, run_config
 from parl_mq.services.network import network_of
+from parl_mq.services.row_map import RowMap
 from parl_mq.services.runtime import NodeOptions, StopSignal, WorkThread
 from parl_mq.services.sample_client import Batch, SampleClient
 from parl_mq.services.weights_exchange import announcement, chunk_frames
@@ -35,6 +38,8 @@ from parl_mq.wire.messages import ChunkWanted, Weights, WeightsWanted, Welcome
 HAND_OVER_S: Final = 2.0
 """Time that the hub gets to fetch the last version at the end."""
 FIGURES_EVERY_S: Final = 1.0
+MAX_UNDER_WAY: Final = 2
+"""Groups of batches in the work thread: it learns from one, and the other waits behind it."""
 
 log = logging.getLogger("parl_mq")
 
@@ -170,6 +175,45 @@ class WeightsSource:
                 await self._channel.send(encode(announcement(self._newest)))
 
 
+class IdleTime:
+    """For how long the work thread had nothing to do, and how much of that the limiter is the reason of.
+
+    The work thread writes it; who reads it beside may be off by one wait.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """Begins now, in seconds of `clock`."""
+        self._clock = clock
+        self._since = clock()
+        self._waited_s = 0.0
+        self._limited_s = 0.0
+
+    @contextlib.contextmanager
+    def interrupted(self, held_s: float = 0.0) -> Iterator[None]:
+        """There is work for the duration of the block; the limiter held it back for `held_s` before it could begin."""
+        waited_s = self._clock() - self._since
+        self._waited_s += waited_s
+        self._limited_s += min(waited_s, held_s)
+        try:
+            yield
+        finally:
+            self._since = self._clock()
+
+    def take(self) -> tuple[float, float]:
+        """Seconds since the last call that ended in work: all, and those due to the limiter."""
+        taken = self._waited_s, self._limited_s
+        self._waited_s = self._limited_s = 0.0
+        return taken
+
+
+@dataclass(frozen=True, slots=True)
+class _UnderWay:
+    """Batches in the work thread, and what will come of them."""
+
+    batches: list[Batch]
+    steps: asyncio.Task[list[LearnerStep]]
+
+
 class LearnerNode:
     """The work loop: batch, update, priorities back, weights out.
 
@@ -191,8 +235,8 @@ class LearnerNode:
         self._learner = learner
         self._config = config
         self._checkpoint_root = checkpoint_root
-        self._waited_s = 0.0
-        self._figures_at = 0.0
+        self._idle = IdleTime(time.monotonic)
+        self._figures_at = time.monotonic()
 
     async def run(self, source: WeightsSource, network: Network, welcome: Welcome, spec: TableSpec) -> None:
         """Publishes version (g, 0), then trains until the stop; ends with a last version and a checkpoint."""
@@ -208,6 +252,7 @@ class LearnerNode:
                     attach_message(self._link, welcome, spec),
                     batch_size=self._config.algorithm.batch_size,
                     prefetch=self._config.learner.prefetch,
+                    row_map=RowMap(self._config, spec, welcome.run_id),
                 )
                 background.append(tasks.create_task(samples.run()))
                 await self._train(samples, source)
@@ -216,21 +261,42 @@ class LearnerNode:
                 task.cancel()
 
     async def _train(self, samples: SampleClient, source: WeightsSource) -> None:
-        self._figures_at = time.monotonic()
-        while batches := await self._next_batches(samples):
-            samples.ask()  # before the updates, so that the next batches come in meanwhile
-            for batch, step in zip(batches, await self._work(self._learn, batches), strict=True):
+        """Keeps the work thread supplied: while it learns from some batches, the next ones already wait for it.
+
+        It goes from one to the other by itself. Two changes of threads between any two updates would cost a third of
+        the time on idle cores, and far more on busy ones.
+        """
+        under_way: asyncio.Queue[_UnderWay | None] = asyncio.Queue(MAX_UNDER_WAY + 1)
+        room = asyncio.Semaphore(MAX_UNDER_WAY)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._collect(samples, source, under_way, room))
+            while await room.acquire() and (batches := await self._next_batches(samples)):
+                samples.ask()  # before the updates, so that the next batches come in meanwhile
+                under_way.put_nowait(_UnderWay(batches, tasks.create_task(self._work(self._learn, batches))))
+            under_way.put_nowait(None)
+
+    async def _collect(
+        self,
+        samples: SampleClient,
+        source: WeightsSource,
+        under_way: asyncio.Queue[_UnderWay | None],
+        room: asyncio.Semaphore,
+    ) -> None:
+        """Hands on what the updates lead to, in their order, until there are no more."""
+        while (group := await under_way.get()) is not None:
+            for batch, step in zip(group.batches, await group.steps, strict=True):
                 samples.give_back(batch, step.magnitudes)
                 if step.published is not None:
                     source.publish(step.published)
                 if step.is_checkpoint_due:
                     await self._save_checkpoint()
-            self._note()
+            room.release()
+            self._note(samples)
 
     def _learn(self, batches: list[Batch]) -> list[LearnerStep]:
-        """All batches that are there, one after the other: changing threads for each would cost a third of the time."""
         depth = self._config.environment.frame_stack
-        return [self._learner.learn(drawn_rows(batch, depth)) for batch in batches]
+        with self._idle.interrupted(batches[0].reply.held_s):
+            return [self._learner.learn(drawn_rows(batch, depth)) for batch in batches]
 
     async def _next_batches(self, samples: SampleClient) -> list[Batch]:
         """The batches that are there, at least one; none at the stop."""
@@ -238,10 +304,8 @@ class LearnerNode:
             return []
         if batches := samples.ready_batches():
             return batches
-        asked_at = time.monotonic()
         self._link.status.waits(lambda: samples.waiting_for)
         first = await self._stop.wait_for(samples.next_batch())
-        self._waited_s += time.monotonic() - asked_at
         return [] if first is None else [first, *samples.ready_batches()]
 
     async def _finish(self, samples: SampleClient, source: WeightsSource) -> None:
@@ -254,17 +318,24 @@ class LearnerNode:
             await asyncio.wait_for(source.hand_over(last), HAND_OVER_S)
 
     async def _save_checkpoint(self) -> None:
-        keep = self._config.learner.keep_checkpoints
-        await self._work(lambda: checkpoints.save(self._checkpoint_root, self._learner.checkpoint(), keep=keep))
+        await self._work(self._write_checkpoint)
 
-    def _note(self) -> None:
+    def _write_checkpoint(self) -> None:
+        with self._idle.interrupted():
+            keep = self._config.learner.keep_checkpoints
+            checkpoints.save(self._checkpoint_root, self._learner.checkpoint(), keep=keep)
+
+    def _note(self, samples: SampleClient) -> None:
         self._link.status.works("updating")
         counters = self._link.status.counters
         counters["updates_total"] = self._learner.num_updates
+        counters["torn_rows_total"] = samples.num_torn
         if (now := time.monotonic()) - self._figures_at >= FIGURES_EVERY_S:
             counters.update(self._learner.take_figures())
-            counters["learner_wait_fraction"] = self._waited_s / (now - self._figures_at)
-            self._waited_s, self._figures_at = 0.0, now
+            waited_s, limited_s = self._idle.take()
+            counters["learner_wait_fraction"] = min(1.0, waited_s / (now - self._figures_at))
+            counters["learner_limiter_wait_fraction"] = min(1.0, limited_s / (now - self._figures_at))
+            self._figures_at = now
 
 
 def drawn_rows(batch: Batch, frame_stack: int) -> DrawnRows:

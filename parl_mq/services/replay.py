@@ -7,7 +7,7 @@ import logging
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from parl_mq.net.channel import PeerId, ServerChannel
 from parl_mq.replay.table import Table
 from parl_mq.services.backlog import Backlog
 from parl_mq.services.complaints import Complaints
-from parl_mq.services.hub_link import MAX_TEXT, HubLink
+from parl_mq.services.hub_link import MAX_TEXT, HubLink, NodeStatus
 from parl_mq.services.joining import joined, run_config
 from parl_mq.services.network import network_of
 from parl_mq.services.replay_desk import ReplayDesk
@@ -26,7 +26,7 @@ from parl_mq.services.runtime import NodeOptions, StopSignal
 from parl_mq.services.tables import limiter, make_ring_directory, remove_rings, table_settings
 from parl_mq.spec import TableSpec
 from parl_mq.wire.codec import Decoder
-from parl_mq.wire.messages import OpenTable, TableOpened, TableRefused, ToReplay, Welcome
+from parl_mq.wire.messages import Message, OpenTable, TableOpened, TableRefused, ToReplay, Welcome
 
 TICK_S: Final = 0.1
 ACCOUNTS_EVERY_S: Final = 0.5
@@ -119,10 +119,21 @@ def _open(replay: ReplayOptions, config: RunConfig, welcome: Welcome, name: str,
     )
 
 
+class Reports(Protocol):
+    """What a replay node needs of its link to the hub."""
+
+    @property
+    def status(self) -> NodeStatus: ...  # noqa: D102 - as HubLink has them
+
+    def send(self, message: Message) -> None: ...  # noqa: D102
+
+    def deliver(self, message: Message) -> None: ...  # noqa: D102
+
+
 class ReplayNode:
     """The service loop: reads what is there, lets the desk decide, sends what is due."""
 
-    def __init__(self, link: HubLink, server: ServerChannel, desk: ReplayDesk) -> None:
+    def __init__(self, link: Reports, server: ServerChannel, desk: ReplayDesk) -> None:
         self._link = link
         self._server = server
         self._desk = desk
@@ -146,13 +157,12 @@ class ReplayNode:
         while True:
             for peer, frames in await self._server.receive_many():
                 self._take(peer, frames)
-            self._send_what_is_due()
+            await self._send_what_is_due()
             self._link.status.works("serving")
-            self._note()
 
     async def _tick(self) -> None:
         while True:
-            self._send_what_is_due()
+            await self._send_what_is_due()
             self._note()
             self._tell_accounts(time.monotonic())
             await asyncio.sleep(TICK_S)  # the period itself
@@ -164,7 +174,14 @@ class ReplayNode:
         except WireError as error:
             self._complaints.note(peer, error)
 
-    def _send_what_is_due(self) -> None:
+    async def _send_what_is_due(self) -> None:
+        """Large batches leave one by one, and others get their turn in between."""
+        self._send_some()
+        while self._desk.has_more:
+            await asyncio.sleep(0)
+            self._send_some()
+
+    def _send_some(self) -> None:
         for peer in self._backlog.send(self._desk.due(time.monotonic())):
             self._desk.forget(peer)
 

@@ -21,7 +21,7 @@ from parl_mq.replay.limiter import RatioLimiter
 from parl_mq.replay.senders import SenderMark
 from parl_mq.replay.table import Table
 from parl_mq.spec import TableSpec
-from parl_mq.wire.codec import SlabLayout, encode, encode_with_slab, expect_arrays
+from parl_mq.wire.codec import SlabLayout, encode, encode_with_slab
 from parl_mq.wire.fragments import fragment_batch_of
 from parl_mq.wire.messages import (
     MAIN_TABLE,
@@ -47,11 +47,22 @@ SENDER_BYTES: Final = 64 * 1024 * 1024
 """Unacknowledged bytes that one actor may have under way."""
 WAITING_EVERY_S: Final = 1.0
 MAX_HELD: Final = 64
-"""Requests of one learner that wait here; a learner keeps `learner.prefetch` outstanding, 16 at most."""
+"""Batches of one learner that wait here; a learner keeps `learner.prefetch` outstanding, 16 at most."""
+REPLY_BYTES: Final = 512 * 1024
+"""Batches that are due together share replies of this size: larger ones would make their first rows wait for the last.
+"""
+DRAW_BYTES: Final = 4 * 1024 * 1024
+"""Of rows that one call of `due` copies, but for the last batch: some two milliseconds, in which the loop stands still.
+"""
+MAX_LAYOUTS: Final = 256
+"""Layouts of replies that are remembered, should a learner ask for ever other batch sizes."""
 MAX_ENDED: Final = 1_000
 """Streams that have ended whose rows are still told to the hub."""
 MAX_ASKED: Final = 10_000
 """Strangers remembered as having been asked to attach."""
+
+UPDATE_ARRAYS: Final = frozenset({"keys", "magnitudes"})
+"""What a table is given; it checks dtypes and shapes itself."""
 
 Arrays = dict[str, npt.NDArray[Any]]
 Reply = tuple[PeerId, list[Frame]]
@@ -75,12 +86,19 @@ class _Sender:
         return SenderMark(self.name, self.epoch, sequence, self.book.rows + rows, self.book.num_bytes + num_bytes)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Held:
-    """A sample request that is not due yet."""
+    """A sample request that is not answered in full yet.
+
+    Attributes:
+        num_left: batches that are still wanted.
+        since: when the limiter first held it; None before that.
+    """
 
     peer: PeerId
     request: SampleRequest
+    num_left: int
+    since: float | None = None
 
 
 class ReplayDesk:
@@ -88,10 +106,12 @@ class ReplayDesk:
 
     Attributes:
         num_refused: messages that were refused.
+        has_more: the last `due` left batches that are due; call it again soon.
     """
 
     def __init__(self, table: Table, limiter: RatioLimiter, spec: TableSpec, config: RunConfig, run_id: str) -> None:
         self.num_refused = 0
+        self.has_more = False
         self._table = table
         self._limiter = limiter
         self._limiter.catch_up(table.counts.inserted)
@@ -106,13 +126,13 @@ class ReplayDesk:
         self._ended: dict[tuple[str, int], int] = {}
         self._held: deque[_Held] = deque()
         self._replies: list[Reply] = []
-        self._layouts: dict[int, SlabLayout] = {}
+        self._layouts: dict[tuple[int, bool], SlabLayout] = {}
         self._next_waiting_at = 0.0
 
     @property
     def waiting_for(self) -> str | None:
         """Who waits for whom, in words; None while everything flows."""
-        if self._held:
+        if self._held and not self.has_more:
             return self._limiter.waiting(self._table.num_live)
         return None
 
@@ -166,11 +186,10 @@ class ReplayDesk:
 
     def due(self, now: float) -> list[Reply]:
         """All that must be sent now: answers, batches that are due, acknowledgements and credit."""
-        while self._held and self._limiter.may_draw(self._held[0].request.batch_size, self._table.num_live):
-            self._replies.append(self._draw(self._held.popleft()))
+        self._draw_what_is_due(now)
         for sender in self._senders.values():
             self._grant(sender)
-        if self._held and now >= self._next_waiting_at:
+        if self._held and not self.has_more and now >= self._next_waiting_at:
             self._next_waiting_at = now + WAITING_EVERY_S
             reason = self._limiter.waiting(self._table.num_live)
             for peer in {held.peer for held in self._held}:
@@ -299,34 +318,77 @@ class ReplayDesk:
             reason = f"{request.batch_size} rows are more than replay.error_band = {self._config.error_band:g} releases"
             self._reply(peer, SampleRefused(request_id=request.request_id, reason=reason))
             return
-        if sum(held.peer == peer for held in self._held) >= MAX_HELD:
-            raise WireError(f"{self._clients[peer].name} has {MAX_HELD} requests outstanding and asks for more")
-        self._held.append(_Held(peer, request))
+        if sum(held.num_left for held in self._held if held.peer == peer) + request.num_batches > MAX_HELD:
+            raise WireError(f"{self._clients[peer].name} asks for more than {MAX_HELD} batches at once")
+        self._held.append(_Held(peer, request, request.num_batches))
 
     def _update(self, peer: PeerId, arrays: Arrays) -> None:
         if not arrays:
             return
         try:
-            expect_arrays(arrays, {"keys": (("U",), "uint64"), "magnitudes": (("U",), "float64")})
+            if arrays.keys() != UPDATE_ARRAYS:
+                raise WireError(f"priorities come as {sorted(UPDATE_ARRAYS)}, not as {sorted(arrays)[:10]}")
             self._table.update_priorities(arrays["keys"], arrays["magnitudes"])
         except (WireError, ValueError) as error:
             self.num_refused += 1
             self._reply(peer, UpdateRefused(reason=str(error)))
 
-    def _draw(self, held: _Held) -> Reply:
-        batch_size = held.request.batch_size
-        layout = self._layouts.setdefault(batch_size, SlabLayout(self._table.draw_columns(batch_size)))
+    def _draw_what_is_due(self, now: float) -> None:
+        num_bytes = 0
+        self.has_more = False
+        while self._held and (num_batches := self._num_due(self._held[0])):
+            if num_bytes >= DRAW_BYTES:
+                self.has_more = True
+                return
+            held = self._held[0]
+            held.num_left -= num_batches
+            if not held.num_left:
+                self._held.popleft()
+            self._replies.append(self._draw(held, num_batches, now))
+            num_bytes += self._layout(held.request, num_batches).num_bytes
+        for held in self._held:
+            if held.since is None:
+                held.since = now
+
+    def _num_due(self, held: _Held) -> int:
+        """Batches of a request that may be drawn now and go in one reply."""
+        request, num_live = held.request, self._table.num_live
+        num_due = min(held.num_left, self._most_in_a_reply(request))
+        while num_due and not self._limiter.may_draw(num_due * request.batch_size, num_live):
+            num_due -= 1
+        return num_due
+
+    def _most_in_a_reply(self, request: SampleRequest) -> int:
+        return max(1, REPLY_BYTES // self._layout(request, 1).num_bytes)
+
+    def _draw(self, held: _Held, num_batches: int, now: float) -> Reply:
+        """Several batches are drawn in one go: all rows are drawn independently of each other anyway."""
+        request, table = held.request, self._table
+        num_rows = num_batches * request.batch_size
+        layout = self._layout(request, num_batches)
         slab, views = layout.allocate()
-        draw = self._table.draw(batch_size, views)
-        self._limiter.note_drawn(batch_size)
+        draw = table.draw(num_rows, views) if request.rows else table.draw_keys(num_rows, views)
+        self._limiter.note_drawn(num_rows)
         reply = SampleReply(
-            request_id=held.request.request_id,
+            request_id=request.request_id,
             num_live=draw.num_live,
             total_priority=draw.total,
             num_inserted=self._limiter.num_inserted,
             num_drawn=self._limiter.num_drawn,
+            held_s=0.0 if held.since is None else now - held.since,
+            num_batches=num_batches,
         )
         return held.peer, encode_with_slab(reply, layout, slab)
+
+    def _layout(self, request: SampleRequest, num_batches: int) -> SlabLayout:
+        key = num_batches * request.batch_size, request.rows
+        layout = self._layouts.get(key)
+        if layout is None:
+            if len(self._layouts) >= MAX_LAYOUTS:
+                self._layouts.clear()
+            columns = self._table.draw_columns(key[0])
+            layout = self._layouts[key] = SlabLayout(columns if request.rows else columns[-2:])
+        return layout
 
     def _raise_credit(self, sender: _Sender) -> None:
         share = self._limiter.credit_share(self._num_actors, self._config.largest_insert)

@@ -24,13 +24,21 @@ class ReplayLink:
     """Keeps one client attached to one replay node.
 
     Everything but the refusals goes to `handle`, which returns what must be sent; at Attached, which comes after each
-    reconnect, that is what is unanswered.
+    reconnect, that is what is unanswered. `on_loss` hears of each connection that is lost.
     """
 
-    def __init__(self, channel: ClientChannel, attach: Attach, handle: Handler) -> None:
+    def __init__(
+        self,
+        channel: ClientChannel,
+        attach: Attach,
+        handle: Handler,
+        *,
+        on_loss: Callable[[], object] = lambda: None,
+    ) -> None:
         self.channel = channel
         self._attach = attach
         self._handle = handle
+        self._on_loss = on_loss
         self._decode = Decoder(FromReplay)
 
     async def run(self) -> None:
@@ -49,6 +57,7 @@ class ReplayLink:
                 case LinkEvent.CONNECTED:
                     await self.channel.send(encode(self._attach))
                 case LinkEvent.DISCONNECTED:
+                    self._on_loss()
                     log.warning("lost the connection to the replay node; waiting for it")
                 case LinkEvent.REFUSED:
                     log.error("the replay node refused the connection")

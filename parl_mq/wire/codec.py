@@ -10,6 +10,7 @@ Nothing that a peer sends can raise anything but WireError here, or allocate mor
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from math import prod
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -37,6 +38,8 @@ LONG_HEADER_BYTES: Final = 4 * 1024
 """A list is allocated at the length that it announces, which the header's length bounds, and a thousand may be nested:
 32 MiB at this size. A longer header is walked through first, without making anything, to see that all of it is there.
 """
+LAYOUTS_KEPT: Final = 256
+"""A node sends the same arrays again and again; rows and fragments of a few sizes."""
 MAX_MAP_ITEMS: Final = 4_096
 MAX_ARRAYS: Final = 1_024
 
@@ -127,14 +130,17 @@ def encode(message: Message, arrays: Mapping[str, npt.NDArray[Any]] | None = Non
         ValueError: an array cannot be sent (see SlabLayout), or the header would be over its limit.
     """
     if not arrays:
-        return [_packed(dict(vars(message)))]
-    layout = SlabLayout(
-        _Description(name, array.shape, _NAMES.get(array.dtype) or array.dtype.name) for name, array in arrays.items()
-    )
+        return [_packed(vars(message))]
+    layout = _layout_of(tuple([(name, array.shape, array.dtype) for name, array in arrays.items()]))
     slab, views = layout.allocate()
     for name, array in arrays.items():
         views[name][...] = array
     return encode_with_slab(message, layout, slab)
+
+
+@lru_cache(LAYOUTS_KEPT)
+def _layout_of(arrays: tuple[tuple[str, tuple[int, ...], np.dtype[Any]], ...]) -> SlabLayout:
+    return SlabLayout(_Description(name, shape, _NAMES.get(dtype) or dtype.name) for name, shape, dtype in arrays)
 
 
 def encode_with_slab(message: Message, layout: SlabLayout, slab: memoryview) -> list[Frame]:
@@ -162,6 +168,7 @@ class Decoder:
         """
         self._validate = TypeAdapter(union).validator.validate_python
         self._max_bytes = max_bytes
+        self._newest: dict[str, tuple[Any, int, list[_Place]]] = {}
 
     def __call__(self, frames: Sequence[Frame]) -> tuple[Message, Arrays]:
         """The message in these frames, and read-only views on its arrays, aligned for their elements.
@@ -179,7 +186,15 @@ class Decoder:
             return message, {}
         if rows is None or len(frames) == 1:
             raise WireError("a slab without arrays" if rows is None else "arrays without a slab")
-        return message, _viewed(rows, frames[1])
+        slab = _readable(frames[1])
+        return message, {place.name: _view(place, slab) for place in self._places(header["kind"], rows, len(slab))}
+
+    def _places(self, kind: str, rows: Any, num_bytes: int) -> list[_Place]:
+        """Checked places; those of the newest message of the kind, where they are the same, need no second check."""
+        newest = self._newest.get(kind)
+        if newest is None or newest[0] != rows or newest[1] != num_bytes:
+            newest = self._newest[kind] = (rows, num_bytes, _checked_places(rows, num_bytes))
+        return newest[2]
 
     def _check_sizes(self, frames: Sequence[Frame]) -> None:
         if not 1 <= len(frames) <= 2:
@@ -258,7 +273,7 @@ def _address(array: npt.NDArray[np.uint8]) -> int:
     return address
 
 
-def _packed(fields: dict[str, Any]) -> bytes:
+def _packed(fields: Mapping[str, Any]) -> bytes:
     # Every field of a message is made of plain values, so a dump of the model would only copy them.
     header: bytes = msgpack.packb(fields)
     if len(header) > MAX_HEADER_BYTES:
@@ -298,23 +313,25 @@ def _described(header: Mapping[str, Any], error: ValidationError) -> str:
     return f"message of kind {kind}: {f'field {place:.200}: ' if place else ''}{first['msg']:.500}"
 
 
-def _viewed(rows: Any, frame: Frame) -> Arrays:
+def _checked_places(rows: Any, num_bytes: int) -> list[_Place]:
+    """The places that the header's rows describe, which must fill a slab of so many bytes."""
     if not isinstance(rows, list) or len(rows) > MAX_ARRAYS:
         raise WireError(f"arrays must be a list of at most {MAX_ARRAYS} rows")
-    slab = _readable(frame)
-    arrays: Arrays = {}
+    places: list[_Place] = []
     end = 0
     for row in rows:
         place = _checked_place(row, end)
         end = place.stop
-        if end > len(slab):
-            raise WireError(f"array {place.name!r:.200}: ends at byte {end} of a slab of {len(slab)}")
-        if place.name in arrays:
-            raise WireError(f"array {place.name!r:.200}: twice in one message")
-        arrays[place.name] = _view(place, slab)
-    if end != len(slab):
-        raise WireError(f"the arrays end at byte {end} of a slab of {len(slab)}")
-    return arrays
+        if end > num_bytes:
+            raise WireError(f"array {place.name!r:.200}: ends at byte {end} of a slab of {num_bytes}")
+        places.append(place)
+    if len({place.name for place in places}) != len(places):
+        names = [place.name for place in places]
+        twice = next(name for index, name in enumerate(names) if name in names[:index])
+        raise WireError(f"array {twice!r:.200}: twice in one message")
+    if end != num_bytes:
+        raise WireError(f"the arrays end at byte {end} of a slab of {num_bytes}")
+    return places
 
 
 def _readable(frame: Frame) -> npt.NDArray[np.uint8]:

@@ -505,31 +505,40 @@ class InsertRefused(Message):
 
 
 class SampleRequest(Message):
-    """Learner -> replay: send me one batch; held back until the limiter allows it.
+    """Learner -> replay: send me so many batches; held back until the limiter allows them.
+
+    One message for several spares both ends most of what a message costs beside its rows.
 
     Arrays, optional, priority updates that ride along: keys [U] uint64, magnitudes [U] float64.
 
     Attributes:
-        request_id: echoed by the reply; unique per learner process.
+        request_id: echoed by the replies; unique per learner process.
         batch_size: B >= 1.
+        num_batches: wanted in all, in one reply or several.
+        rows: False: keys and probabilities will do, as the learner has the table mapped.
     """
 
     kind: Literal["sample"] = "sample"
     request_id: Sequence
     table: Name
     batch_size: PositiveInt
+    num_batches: Annotated[int, Field(ge=1, le=64)] = 1
+    rows: bool = True
 
 
 class SampleReply(Message):
-    """Replay -> learner: one batch.
+    """Replay -> learner: the next batches of a request, n of them.
 
-    Arrays: those of parl_mq.replay.table.Draw, [B, ...] each.
+    Arrays: those of parl_mq.replay.table.Draw, [n B, ...] each, one batch after the other; without rows only keys [n B]
+    uint64 and probabilities [n B] float64.
 
     Attributes:
         num_live: N, live rows of the table at the draw.
         total_priority: sum of all p_i^alpha at the draw.
         num_inserted: live rows accepted since the first draw.
-        num_drawn: rows drawn since then, this batch included.
+        num_drawn: rows drawn since then, these batches included.
+        held_s: seconds for which the limiter held the request.
+        num_batches: n.
     """
 
     kind: Literal["sample_reply"] = "sample_reply"
@@ -538,6 +547,8 @@ class SampleReply(Message):
     total_priority: NonNegativeFloat
     num_inserted: NonNegativeInt
     num_drawn: NonNegativeInt
+    held_s: NonNegativeFloat = 0.0
+    num_batches: PositiveInt = 1
 
 
 class SampleWaiting(Message):

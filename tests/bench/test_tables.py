@@ -34,6 +34,15 @@ def test_a_table_holds_one_measure_and_its_title_what_all_rows_share():
     assert updates.title == "update, ns/item, leaves 1,024, batch 256, kernel avx2"
 
 
+def test_of_rates_the_largest_is_the_best():
+    rates = [
+        Result("sample", system, "items/s", {"batch": 256}, rate, rate, rate)
+        for system, rate in (("parl_mq", 500.0), ("parl_mq", 1000.0), ("ray", 250.0))
+    ]
+    (grid,) = grids(report_of(*rates))
+    assert [row[-1] for row in grid.rows] == ["0.50", "1.00", "0.25"]
+
+
 def test_a_ratio_is_over_the_best_of_parl_mq_for_the_same_work():
     report = report_of(
         result(kernel="avx2", median=2.0),

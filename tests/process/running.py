@@ -41,11 +41,10 @@ class Run:
         self._root = Path(tempfile.mkdtemp(prefix="pmq-", dir="/tmp"))  # short: socket paths have 107 bytes
         self.rings = rings or self._root / "rings"
         self.rings.mkdir(exist_ok=True)
-        places = ("--set", f"node.ring_directory={self.rings}")
-        sockets = ("--set", f"node.runtime_directory={self._root}")
+        places = ("--set", f"node.ring_directory={self.rings}", "--set", f"node.runtime_directory={self._root}")
         command = [sys.executable, "-m", "parl_mq", "train", "cartpole-dqn", "--run-dir", str(directory), "--json"]
         self.process = subprocess.Popen(
-            [*command, *SMALL, *places, *sockets, *options],
+            [*command, *_unless_said((*SMALL, *places), options), *options],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -123,6 +122,12 @@ def poll_until(find: Callable[[], T | None], timeout_s: float) -> T:
             return found
         time.sleep(0.05)  # another process changes what is looked at, and nothing tells when
     raise AssertionError(f"nothing was found within {timeout_s:g} s")
+
+
+def _unless_said(defaults: tuple[str, ...], options: tuple[str, ...]) -> list[str]:
+    """Those of the settings that the options say nothing about: two flags may not contradict each other."""
+    said = {option.partition("=")[0] for option in options}
+    return [word for text in defaults[1::2] if text.partition("=")[0] not in said for word in ("--set", text)]
 
 
 def _node_name(process: psutil.Process) -> str | None:

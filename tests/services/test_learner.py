@@ -1,21 +1,35 @@
 """The learner's hand-over of weights to the hub, and its device; the network is in memory."""
 
 import asyncio
+import threading
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
-from parl_mq.errors import ConfigError, SnapshotError
+from parl_mq.errors import ConfigError, ParlError, SnapshotError
 from parl_mq.learn.checkpoint import save
+from parl_mq.learn.learner import LearnerStep
 from parl_mq.net.memory_channel import MemoryNetwork
-from parl_mq.services.learner import WeightsSource, build_learner, choose_device
+from parl_mq.services.hub_link import NodeStatus
+from parl_mq.services.learner import IdleTime, LearnerNode, WeightsSource, build_learner, choose_device
+from parl_mq.services.runtime import StopSignal, WorkThread, first_cause
+from parl_mq.services.sample_client import Batch
 from parl_mq.services.weights_exchange import announcement
 from parl_mq.services.weights_store import WeightsStore
 from parl_mq.spec import Space, TableSpec
 from parl_mq.wire.codec import Decoder, encode
-from parl_mq.wire.messages import CHUNK_BYTES, ChunkWanted, VersionGone, Weights, WeightsAnnounced, WeightsChunk
-from tests.services.builders import SPEC, small_config, snapshot, soon, until
+from parl_mq.wire.messages import (
+    CHUNK_BYTES,
+    ChunkWanted,
+    SampleReply,
+    VersionGone,
+    Weights,
+    WeightsAnnounced,
+    WeightsChunk,
+)
+from tests.services.builders import PATIENCE_S, SPEC, small_config, snapshot, soon, until
 
 
 class Hub:
@@ -129,3 +143,142 @@ def test_a_learner_does_not_begin_anew_where_all_checkpoints_are_damaged(tmp_pat
     with pytest.raises(SnapshotError, match=r"no checkpoint under .* is whole"):
         _built(tmp_path)
     assert path.is_dir()
+
+
+class Samples:
+    """Batches as a replay node would send them: the test says when, and sees what is asked for and given back."""
+
+    def __init__(self):
+        self.waiting_for = "the replay node"
+        self.num_torn = 0
+        self.log = []
+        self._arrived = asyncio.Queue()
+
+    def arrive(self, *numbers, held_s=0.0):
+        for number in numbers:
+            reply = SampleReply(
+                request_id=number, num_live=8, total_priority=1, num_inserted=0, num_drawn=8, held_s=held_s
+            )
+            self._arrived.put_nowait(Batch(reply, {"probabilities": np.ones(8)}))
+
+    async def next_batch(self):
+        return await self._arrived.get()
+
+    def ready_batches(self):
+        return [self._arrived.get_nowait() for _ in range(self._arrived.qsize())]
+
+    def ask(self):
+        self.log.append("ask")
+
+    def give_back(self, batch, magnitudes):
+        self.log.append(batch.reply.request_id)
+        assert magnitudes[0] == batch.reply.num_live
+
+
+class Trainer:
+    """A learner that takes as long as the test wants."""
+
+    def __init__(self):
+        self.num_updates = 0
+        self.may_go_on = threading.Semaphore(0)
+        self.has_learnt = threading.Semaphore(0)
+        self.fails_at = None
+
+    def learn(self, rows):
+        assert self.may_go_on.acquire(timeout=20.0)
+        self.num_updates += 1
+        self.has_learnt.release()
+        if self.num_updates == self.fails_at:
+            raise ParlError("the loss was not finite")
+        return LearnerStep(np.full(8, float(rows.num_live)), False, None, False)
+
+    def take_figures(self):
+        return {}
+
+
+@pytest.fixture
+async def training(tmp_path):
+    work, stop = WorkThread("training"), StopSignal()
+    samples, trainer = Samples(), Trainer()
+    node = LearnerNode(SimpleNamespace(status=NodeStatus()), work, stop, trainer, small_config(), tmp_path)
+    task = asyncio.create_task(node._train(samples, source=None))
+    yield samples, trainer, stop, task
+    stop.set("the test is over")
+    trainer.may_go_on.release(100)
+    await asyncio.gather(task, return_exceptions=True)
+    work.close()
+
+
+async def test_the_next_batches_are_asked_for_before_the_updates_and_priorities_go_back_after_them(training):
+    samples, trainer, _, _ = training
+    samples.arrive(0, 1)
+    await until(lambda: samples.log == ["ask"])
+    trainer.may_go_on.release(2)
+    await until(lambda: samples.log == ["ask", 0, 1])
+
+
+async def test_the_work_thread_goes_to_the_next_batches_by_itself(training):
+    samples, trainer, _, _ = training
+    samples.arrive(0)
+    await until(lambda: samples.log == ["ask"])
+    samples.arrive(1)
+    await until(lambda: samples.log == ["ask", "ask"])
+    await asyncio.sleep(0)  # the second group's task has its first turn
+    trainer.may_go_on.release(2)
+    for _ in range(2):  # the loop has no part in it: it stands still meanwhile
+        assert trainer.has_learnt.acquire(timeout=PATIENCE_S)
+    assert samples.log == ["ask", "ask"]
+
+
+async def test_batches_beyond_two_groups_stay_where_they_are_counted_as_prefetched(training):
+    samples, trainer, _, _ = training
+    for number in range(3):
+        samples.arrive(number)
+        await until(lambda number=number: samples.log == ["ask"] * min(number + 1, 2))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert samples.log == ["ask", "ask"]
+    trainer.may_go_on.release()
+    await until(lambda: samples.log == ["ask", "ask", 0, "ask"])
+
+
+async def test_at_the_stop_what_is_under_way_is_finished_and_given_back(training):
+    samples, trainer, stop, task = training
+    samples.arrive(0)
+    await until(lambda: samples.log == ["ask"])
+    samples.arrive(1)
+    await until(lambda: samples.log == ["ask", "ask"])
+    stop.set("enough")
+    trainer.may_go_on.release(2)
+    await soon(task)
+    assert samples.log == ["ask", "ask", 0, 1]
+
+
+async def test_a_stop_ends_the_wait_for_a_batch(training):
+    _, _, stop, task = training
+    await asyncio.sleep(0)
+    stop.set("enough")
+    await soon(task)
+
+
+async def test_an_update_that_fails_ends_the_training_with_its_error(training):
+    samples, trainer, _, task = training
+    trainer.fails_at = 1
+    samples.arrive(0)
+    await until(lambda: samples.log == ["ask"])
+    samples.arrive(1)
+    trainer.may_go_on.release(2)
+    with pytest.raises(BaseExceptionGroup) as raised:
+        await soon(task)
+    assert isinstance(first_cause(raised.value), ParlError)
+
+
+def test_idle_time_is_what_lies_between_works_and_the_limiter_has_its_part_of_it():
+    now = 0.0
+    idle = IdleTime(lambda: now)
+    for start, end, held_s in ((2.0, 3.0, 0.5), (3.0, 4.0, 0.5), (10.0, 11.0, 100.0)):
+        now = start
+        with idle.interrupted(held_s):
+            now = end
+    assert idle.take() == (2.0 + 0.0 + 6.0, 0.5 + 0.0 + 6.0)
+    assert idle.take() == (0.0, 0.0)

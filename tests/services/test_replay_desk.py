@@ -7,8 +7,10 @@ import pytest
 
 from parl_mq.errors import EXIT_CONFIG, EXIT_TEMPORARY, WireError
 from parl_mq.replay.table import Table
+from parl_mq.services import replay_desk
 from parl_mq.services.replay_desk import MAX_HELD, ReplayDesk
 from parl_mq.services.tables import limiter, table_settings
+from parl_mq.wire.codec import SlabLayout
 from parl_mq.wire.fragments import arrays_of
 from parl_mq.wire.messages import (
     Attached,
@@ -290,11 +292,65 @@ def test_a_batch_that_can_never_be_due_is_refused(desk):
     assert (refused.request_id, "error_band" in refused.reason) == (3, True)
 
 
-def test_no_learner_holds_more_requests_than_the_limit(desk):
-    for number in range(MAX_HELD):
-        desk.ask(number)
-    with pytest.raises(WireError, match="requests outstanding"):
-        desk.ask(MAX_HELD)
+@pytest.mark.parametrize("num_batches", [1, 16])
+def test_no_learner_holds_more_batches_than_the_limit(desk, num_batches):
+    def ask(number):
+        request = SampleRequest(request_id=number, table="main", batch_size=8, num_batches=num_batches)
+        desk.say(LEARNER, request)
+
+    for number in range(MAX_HELD // num_batches):
+        ask(number)
+    with pytest.raises(WireError, match="batches at once"):
+        ask(MAX_HELD)
+
+
+def test_batches_of_one_request_that_are_due_together_come_in_one_reply_and_the_rest_later(desk):
+    desk.fill(12)
+    request = SampleRequest(request_id=5, table="main", batch_size=8, num_batches=6)
+    replies = answers(desk.say(LEARNER, request), SampleReply)
+    # Of 32 rows that the draws may be ahead four batches go; each of the following needs four rows more.
+    assert [(reply.request_id, reply.num_batches, reply.num_drawn) for reply in replies] == [(5, 4, 32)]
+    assert answers(desk.insert(3, sequence=3), SampleReply) == []
+    assert [reply.num_batches for reply in answers(desk.insert(1, sequence=4), SampleReply)] == [1]
+    assert [reply.num_batches for reply in answers(desk.insert(4, sequence=5), SampleReply)] == [1]
+    assert answers(desk.insert(4, sequence=6), SampleReply) == []
+
+
+def test_a_reply_of_several_batches_holds_them_one_after_the_other(desk):
+    desk.fill(12)
+    request = SampleRequest(request_id=5, table="main", batch_size=8, num_batches=3)
+    desk.desk.handle(LEARNER, request, {})
+    [(_, reply, arrays)] = [one for one in decoded(desk.desk.due(0.0), FromReplay) if isinstance(one[1], SampleReply)]
+    assert reply.num_batches == 3
+    assert {array.shape[0] for array in arrays.values()} == {24}
+
+
+def test_replies_stay_small_whatever_is_due(monkeypatch, desk):
+    one = SlabLayout(desk.table.draw_columns(8)).num_bytes
+    monkeypatch.setattr(replay_desk, "REPLY_BYTES", 2 * one)
+    desk.fill(12)
+    request = SampleRequest(request_id=5, table="main", batch_size=8, num_batches=3)
+    assert [reply.num_batches for reply in answers(desk.say(LEARNER, request), SampleReply)] == [2, 1]
+
+
+def test_one_call_copies_no_more_than_it_may_and_says_that_more_is_due(monkeypatch, desk):
+    monkeypatch.setattr(replay_desk, "REPLY_BYTES", 1)
+    monkeypatch.setattr(replay_desk, "DRAW_BYTES", SlabLayout(desk.table.draw_columns(8)).num_bytes + 1)
+    desk.fill(12)
+    desk.desk.handle(LEARNER, SampleRequest(request_id=5, table="main", batch_size=8, num_batches=3), {})
+    assert [(len(answers(desk.due(now), SampleReply)), desk.desk.has_more) for now in (1.0, 2.0)] == [
+        (2, True),
+        (1, False),
+    ]
+
+
+def test_what_waits_for_its_turn_alone_does_not_count_as_held_by_the_limiter(monkeypatch, desk):
+    monkeypatch.setattr(replay_desk, "REPLY_BYTES", 1)
+    monkeypatch.setattr(replay_desk, "DRAW_BYTES", 1)
+    desk.fill(12)
+    desk.desk.handle(LEARNER, SampleRequest(request_id=5, table="main", batch_size=8, num_batches=2), {})
+    held = [reply.held_s for now in (1.0, 2.0) for reply in answers(desk.due(now), SampleReply)]
+    assert held == [0.0, 0.0]
 
 
 def test_requests_of_a_learner_that_is_gone_are_not_drawn(desk):
@@ -347,7 +403,7 @@ def test_a_bad_priority_is_refused_and_the_learner_told(desk, bad):
 def test_priorities_of_another_type_are_refused_and_the_request_beside_them_held(desk):
     updates = {"keys": np.zeros(8, np.int32), "magnitudes": np.ones(8)}
     [refused] = answers(desk.ask(1, arrays=updates), UpdateRefused)
-    assert "field keys: got int32" in refused.reason
+    assert "keys are int32 (8,)" in refused.reason
     desk.fill(12)
     assert desk.desk.counters()["drawn_rows_total"] == 8
 
@@ -361,6 +417,41 @@ def test_a_uniform_table_draws_all_rows_alike_whatever_their_priorities():
     desk.desk.handle(LEARNER, SampleRequest(request_id=1, table="main", batch_size=8), updates)
     [arrays] = [arrays for peer, _, arrays in decoded(desk.desk.due(0.0), FromReplay) if peer == LEARNER]
     np.testing.assert_allclose(arrays["probabilities"], 1 / 12)
+
+
+# Drawing for a learner that has the table mapped
+
+
+def test_without_rows_a_reply_holds_keys_and_probabilities_alone(desk):
+    desk.fill()
+    desk.desk.handle(LEARNER, SampleRequest(request_id=3, table="main", batch_size=8, rows=False), {})
+    [(_, reply, arrays)] = decoded(desk.desk.due(0.0), FromReplay)[-1:]
+    assert (reply.request_id, reply.num_live, reply.num_drawn) == (3, 10, 8)
+    assert list(arrays) == ["keys", "probabilities"]
+    assert arrays["keys"].shape == arrays["probabilities"].shape == (8,)
+    assert (arrays["probabilities"] == 1 / 10).all()
+
+
+def test_rows_and_keys_alone_may_be_asked_for_in_turn(desk):
+    desk.fill()
+    for rows in (True, False):
+        desk.desk.handle(LEARNER, SampleRequest(request_id=rows, table="main", batch_size=8, rows=rows), {})
+        [(_, _, arrays)] = [one for one in decoded(desk.desk.due(0.0), FromReplay) if isinstance(one[1], SampleReply)]
+        assert ("obs" in arrays) is rows
+
+
+def test_a_reply_says_how_long_the_limiter_held_its_request(desk):
+    desk.ask(0, now=5.0)
+    desk.due(now=6.0)
+    desk.fill(8)
+    desk.desk.handle(ACTOR, InsertFragments(sequence=2, table="main"), arrays_of(fragments(4)))
+    outgoing = desk.due(now=7.5)
+    assert [reply.held_s for reply in answers(outgoing, SampleReply)] == [2.5]
+
+
+def test_a_request_that_is_due_at_once_was_not_held(desk):
+    desk.fill()
+    assert [reply.held_s for reply in answers(desk.ask(now=100.0), SampleReply)] == [0.0]
 
 
 # Another process of the same node

@@ -25,7 +25,7 @@ from parl_mq.wire.messages import InsertFragments, SampleReply, SampleRequest, T
 
 decode = Decoder(ToReplay)
 REQUEST = SampleRequest(request_id=1, table="main", batch_size=256)
-FIELDS = {"kind": "sample", "request_id": 1, "table": "main", "batch_size": 256}
+FIELDS = {"kind": "sample", "request_id": 1, "table": "main", "batch_size": 256, "num_batches": 1, "rows": True}
 REPLY = SampleReply(request_id=1, num_live=1, total_priority=1.0, num_inserted=0, num_drawn=0)
 
 
@@ -396,3 +396,32 @@ def test_missing_array_is_refused_by_name():
 def test_header_length_claims_are_checked_against_the_frame():
     with pytest.raises(WireError):
         decode([b"\x81" + b"\xdb" + struct.pack(">I", 2**31)])
+
+
+def test_a_message_like_the_one_before_is_checked_against_its_own_slab():
+    arrays = {"a": np.arange(4, dtype=np.int8), "b": np.array([True, False])}
+    fresh = Decoder(ToReplay)
+    for number in range(3):
+        frames = encode(REQUEST, {**arrays, "a": arrays["a"] + number})
+        _, views = fresh(frames)
+        np.testing.assert_array_equal(views["a"], arrays["a"] + number)
+    header, slab = encode(REQUEST, arrays)
+    with pytest.raises(WireError, match="of a slab of 65"):
+        fresh([header, bytes(slab)[:-1]])
+    with pytest.raises(WireError, match="neither 0 nor 1"):
+        fresh([header, bytes(slab)[:-1] + b"\2"])
+    np.testing.assert_array_equal(fresh([header, slab])[1]["a"], arrays["a"])
+
+
+def test_arrays_of_other_places_are_not_taken_for_those_of_the_message_before():
+    fresh = Decoder(ToReplay)
+    for arrays in (
+        {"a": np.zeros(8, np.int8)},
+        {"a": np.zeros(1, np.int64)},
+        {"b": np.zeros(1, np.int64)},
+        {"b": np.zeros((1, 1), np.int64)},
+    ):
+        _, views = fresh(encode(REQUEST, arrays))
+        assert {name: (view.dtype, view.shape) for name, view in views.items()} == {
+            name: (array.dtype, array.shape) for name, array in arrays.items()
+        }

@@ -20,7 +20,8 @@ def test_every_message_is_one_line_that_begins_with_its_kind(message, arrays):
 
 def test_fields_and_arrays_are_told():
     frames = encode(SampleRequest(request_id=3, table="main", batch_size=8), {"keys": np.zeros((2, 3), np.uint64)})
-    assert in_words(frames[0]) == "sample request_id=3 table='main' batch_size=8 keys:uint64[2,3]"
+    line = "sample request_id=3 table='main' batch_size=8 num_batches=1 rows=True keys:uint64[2,3]"
+    assert in_words(frames[0]) == line
 
 
 def test_long_values_are_cut():
