@@ -13,6 +13,8 @@ from parl_mq.replay._priorities cimport Priorities, in_one_piece
 from parl_mq.replay._rows cimport (
     COMMITTED,
     LIVE_FLAG,
+    MAX_TARGETS,
+    RELEASE_BYTES,
     TAIL,
     Incoming,
     Part,
@@ -354,6 +356,24 @@ cdef class Shard:
         with nogil:
             total = choose(&self._body, stop - start, key, probability, chance, is_again, False)
         return total
+
+    def draw(self, keys, probabilities, tuple targets, int64_t start, int64_t stop, double chance):
+        cdef uint8_t *addresses[MAX_TARGETS]
+        cdef uint64_t *key = <uint64_t *>address(keys, stop * 8, True)
+        cdef double *probability = <double *>address(probabilities, stop * 8, True)
+        cdef int64_t num_bytes = self.rows._addresses(targets, stop, addresses)
+        cdef int64_t n = stop - start
+        cdef double total
+        if n + self._body.tree.num_dirty < RELEASE_ITEMS and n * num_bytes < RELEASE_BYTES:
+            total = choose(&self._body, n, key + start, probability + start, chance, False, True)
+            if total > 0.0:
+                self.rows._gather(key, start, stop, addresses)
+        else:
+            with nogil:
+                total = choose(&self._body, n, key + start, probability + start, chance, False, False)
+                if total > 0.0:
+                    self.rows._gather(key, start, stop, addresses)
+        return total, self.rows._torn(key, start, stop) if total > 0.0 else None
 
     def store(self, log, Incoming incoming, Part after, int64_t capacity, values, double default,
               double max_magnitude, keys, sender):

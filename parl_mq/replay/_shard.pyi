@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -97,6 +98,24 @@ class Shard:
 
         Raises:
             ValueError: an array is too short or not contiguous.
+        """
+
+    def draw(
+        self,
+        keys: Keys,
+        probabilities: Float64s,
+        targets: tuple[npt.NDArray[Any], ...],
+        start: int,
+        stop: int,
+        chance: float,
+    ) -> tuple[float, list[int] | None]:
+        """`choose`, and Rows.gather of what was chosen, with the GIL given up once.
+
+        Returns:
+            The total, and what Rows.gather returns.
+
+        Raises:
+            ValueError: as both.
         """
 
     observer: Callable[[str], object] | None
