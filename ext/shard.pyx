@@ -439,33 +439,44 @@ def largest_magnitude(list shards, double least):
     return largest
 
 
-def totals(list shards):
-    cdef Shard shard
-    result = empty(len(shards))
-    cdef double *total = <double *>address(result, 8 * len(shards), True)
+def totals(list shards, bint is_exact=False):
+    cdef Body *bodies[MAX_SHARDS]
+    cdef int64_t num_shards = bodies_of(shards, bodies)
+    result = empty(num_shards)
+    cdef double *total = <double *>address(result, 8 * num_shards, True)
     cdef int64_t s
+    with nogil:
+        for s in range(num_shards):
+            if is_exact:
+                bodies[s].lock.lock()
+                total[s] = fresh_total(bodies[s])
+                bodies[s].lock.unlock()
+            else:
+                total[s] = total_of(bodies[s])
+    return result
+
+
+cdef int64_t bodies_of(list shards, Body **bodies) except -1:
+    cdef Shard shard
+    cdef int64_t s
+    if not 0 < len(shards) <= MAX_SHARDS:
+        raise ValueError(f"{len(shards)} shards are given: a table has 1 to {MAX_SHARDS}")
     for s in range(len(shards)):
         shard = shards[s]
-        with nogil:
-            total[s] = total_of(&shard._body)
-    return result
+        bodies[s] = &shard._body
+    return len(shards)
 
 
 def update(list shards, Priorities rule, keys, magnitudes):
     cdef Update given
-    cdef Shard shard
     cdef Fault fault = NONE
     cdef int64_t bad
     cdef int64_t num_valid
     if not isinstance(keys, ndarray) or keys.dtype != UINT64 or keys.ndim != 1:
         raise KeysRefused(f"keys are {_described(keys)}: they must be uint64 [U]")
-    if not 0 < len(shards) <= MAX_SHARDS:
-        raise ValueError(f"{len(shards)} shards are given: a table has 1 to {MAX_SHARDS}")
+    given.num_shards = bodies_of(shards, given.bodies)
     keys, magnitudes = in_one_piece(keys), in_one_piece(magnitudes)
-    given.n, given.num_shards = keys.shape[0], len(shards)
-    for s in range(given.num_shards):
-        shard = shards[s]
-        given.bodies[s] = &shard._body
+    given.n = keys.shape[0]
     given.keys = <const uint64_t *>address(keys, given.n * 8, False)
     given.magnitudes = rule.checked(magnitudes, given.n)
     memory = empty(4 * given.n)

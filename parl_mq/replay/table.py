@@ -206,7 +206,7 @@ class Table:
     @property
     def total_priority(self) -> float:
         """Sum of all live rows' (magnitude + eps)^alpha."""
-        return sum(ring.total() for ring in self._rings)
+        return float(totals(self._shards, is_exact=True).sum())
 
     @property
     def max_magnitude(self) -> float:
