@@ -71,9 +71,9 @@ class TableSettings:
         for name, low, high in _WHOLE_NUMBERS:
             value = whole_number(name, getattr(self, name), low, high)
             object.__setattr__(self, name, value)  # a plain int, which files can hold
-        for name, low, high in _NUMBERS:
+        for name, least, most in _NUMBERS:
             if (number := getattr(self, name)) is not None or name != "row_overhead":
-                object.__setattr__(self, name, real_number(name, number, low, high))  # likewise
+                object.__setattr__(self, name, real_number(name, number, least, most))  # likewise
         if self.kind not in _KINDS:
             raise ValueError(f"kind is {self.kind!r}: it must be one of {', '.join(_KINDS)}")
         if not isinstance(self.name, str) or not self.name or "/" in self.name or "\0" in self.name:
