@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import glob
 import json
 import os
 import zlib
@@ -153,7 +154,10 @@ class RingFiles:
     @property
     def found_files(self) -> list[Path]:
         """Files of a ring of this table."""
-        paths = [*self.directory.glob(f"{self._table}.*.ring"), description_path(self.directory, self._table)]
+        paths = [
+            *self.directory.glob(f"{glob.escape(self._table)}.*.ring"),
+            description_path(self.directory, self._table),
+        ]
         return [path for path in sorted(paths) if path.exists()]
 
     @property
@@ -187,7 +191,7 @@ class RingFiles:
             raise refusal(self._path, "the machine went down while this ring was open; its files may be incomplete")
         for shard, path in enumerate(found.segment_paths(self.directory)):
             self._segments.append(open_segment(found.identity(shard), path))
-        self._description = found
+        self._description = replace(found, settings=settings)  # those that are not compared may have changed
         return self._segments
 
     def create(
@@ -237,12 +241,14 @@ class RingFiles:
 
         The segments must have been closed, or be about to be: only their files are touched.
         """
-        if remove:
-            for path in self.found_files[::-1]:
-                path.unlink(missing_ok=True)
-        elif self._description is not None:
-            replace(self._description, boot_id=boot_id(), is_closed=True).write(self._path)
-        self._let_go()
+        try:
+            if remove:
+                for path in self.found_files[::-1]:
+                    path.unlink(missing_ok=True)
+            elif self._description is not None:
+                replace(self._description, boot_id=boot_id(), is_closed=True).write(self._path)
+        finally:
+            self._let_go()
 
     def abandon(self) -> None:
         """Lets the directory go without what was made in it."""

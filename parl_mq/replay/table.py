@@ -30,7 +30,7 @@ from parl_mq.replay.recovery import find_repair
 from parl_mq.replay.refusals import PrioritiesRefused, TableEmpty
 from parl_mq.replay.ring import Leaves, Ring, Targets
 from parl_mq.replay.ring_files import RingFiles
-from parl_mq.replay.senders import SenderMark, newest
+from parl_mq.replay.senders import SenderMark, check_mark, newest
 from parl_mq.replay.settings import FRAGMENTS_PER_SEGMENT, whole_number
 from parl_mq.replay.settings import TableSettings as TableSettings
 from parl_mq.replay.snapshot import Snapshot, open_snapshot, write_snapshot
@@ -252,7 +252,12 @@ class Table:
         return newest([mark for ring in self._rings if (mark := ring.sender(name)) is not None])
 
     def remember(self, sender: SenderMark) -> None:
-        """Keeps a mark without rows: of a message that was refused for good."""
+        """Keeps a mark without rows: of a message that was refused for good.
+
+        Raises:
+            ValueError: the mark cannot be stored.
+        """
+        check_mark(sender)
         self._rings[self._turn % len(self._rings)].remember(sender)
 
     def insert(
@@ -277,6 +282,7 @@ class Table:
         Raises:
             FragmentsRefused: a column, a length or a flag does not fit. Nothing was stored.
             PrioritiesRefused: a magnitude is NaN, infinite or negative, or their number is wrong. Nothing was stored.
+            ValueError: the sender's mark cannot be stored. Nothing was.
         """
         return self.store(self.take(fragments, spans), fragments.priorities, sender=sender)
 
@@ -300,7 +306,10 @@ class Table:
 
         Raises:
             PrioritiesRefused: as `insert`.
+            ValueError: likewise.
         """
+        if sender is not None:
+            check_mark(sender)
         if magnitudes is not None:
             self.check_magnitudes(magnitudes, incoming.num_live)
         ring = self._rings[self._turn % len(self._rings)]
@@ -366,8 +375,7 @@ class Table:
             TableEmpty: as `draw`.
             ValueError: likewise.
         """
-        if batch_size < 1:
-            raise ValueError(f"batch_size is {batch_size}: it must be at least 1")
+        batch_size = whole_number("batch_size", batch_size, 1, _MOST_DRAWN)
         if out is None:
             keys, probabilities = np.empty(batch_size, np.uint64), np.empty(batch_size)
         else:
@@ -554,7 +562,7 @@ def _fitting(
     out: Mapping[str, npt.NDArray[Any]], name: str, shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> npt.NDArray[Any]:
     array = out.get(name)
-    if array is None:
+    if not isinstance(array, np.ndarray):
         raise ValueError(f"out has no array {name!r}")
     if array.dtype != dtype or array.shape != shape:
         raise ValueError(f"out[{name!r}] is {array.dtype} {array.shape}: it must be {dtype} {shape}")
