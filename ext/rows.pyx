@@ -40,8 +40,8 @@ cdef enum:
     LONG_HEAD = 256
     # Of the records that a fragment takes so much is asked for before it is written; the processor sees the rest coming.
     MOST_AHEAD = 16384
-    # Getting the GIL back from a busy thread takes up to a switch interval, so it is given up for large copies alone.
-    RELEASE_BYTES = 131072
+    # Getting the GIL back from a busy thread takes up to a switch interval, so it is given up for copies of 10 us and more.
+    RELEASE_BYTES = 65536
 
 
 cdef uint8_t *address(object array, int64_t least, bint is_written) except NULL:
@@ -385,7 +385,7 @@ cdef class Rows:
         if spans is not None:
             incoming._given.spans = _items("spans", spans, UINT8, incoming.num_rows, ())
 
-    def plan(self, Incoming incoming, Part after, int64_t capacity):
+    cpdef Part plan(self, Incoming incoming, Part after, int64_t capacity):
         cdef Part part = Part()
         self._check_writable()
         if after is not None:
@@ -435,7 +435,7 @@ cdef class Rows:
         return num_live - num_kept
 
 
-    def evict(self, Part part):
+    cpdef evict(self, Part part):
         store(&self._counters[NUM_LIVE], self._counters[NUM_LIVE] - part.num_evicted)
         store(&self._counters[TAIL], part.tail)
         full_fence()  # no store of the rows that follow may be seen before the tail that gives them up
@@ -468,7 +468,7 @@ cdef class Rows:
         store(&self._counters[COMMITTED], committed)
         store(&self._counters[NUM_LIVE], num_live)
 
-    def scatter(self, Incoming incoming, Part part, values, double default, keys):
+    cpdef scatter(self, Incoming incoming, Part part, values, double default, keys):
         cdef uint64_t *key = <uint64_t *>address(keys, (part.live + part.num_live) * 8, True) + part.live
         cdef const double *value = NULL
         if values is not None:

@@ -14,6 +14,7 @@ from parl_mq.replay._rows cimport (
     COMMITTED,
     LIVE_FLAG,
     TAIL,
+    Incoming,
     Part,
     Rows,
     Shape,
@@ -313,6 +314,7 @@ cdef class Shard:
     cdef readonly SumTree tree
     cdef readonly Lock lock
     cdef readonly Counts counts
+    cdef public object observer
     cdef object _kept
     cdef Body _body
 
@@ -331,7 +333,7 @@ cdef class Shard:
     def max_magnitude(self):
         return self._body.max_magnitude[0]
 
-    def raise_maximum(self, double magnitude):
+    cpdef raise_maximum(self, double magnitude):
         if magnitude > self._body.max_magnitude[0]:
             self._body.max_magnitude[0] = magnitude
 
@@ -353,9 +355,46 @@ cdef class Shard:
             total = choose(&self._body, stop - start, key, probability, chance, is_again, False)
         return total
 
+    def store(self, log, Incoming incoming, Part after, int64_t capacity, values, double default,
+              double max_magnitude, keys, sender):
+        cdef Part part = self.rows.plan(incoming, after, capacity)
+        log.reserve(part.end, part.tail)
+        if part.tail > part.old_tail:
+            take(&self.lock._mutex, True)
+            try:
+                self._zero(part.old_tail, part.tail)
+                self._tell("zero")
+                self.counts.evicted += part.num_evicted
+                self.rows.evict(part)
+                self._tell("evict")
+            finally:
+                self.lock._mutex.unlock()
+        self.rows.scatter(incoming, part, values, default, keys)
+        self._tell("scatter")
+        take(&self.lock._mutex, True)
+        try:
+            self._write_leaves(part)
+            self._tell("write_leaves")
+            self.raise_maximum(max_magnitude)
+            if part.stop == incoming.num_fragments:
+                self.counts.inserted = log.commit(part.end, part.num_live, self._body.max_magnitude[0], sender,
+                                                  self.counts)
+            else:
+                self.counts.inserted = log.publish(part.end, part.num_live)
+        finally:
+            self.lock._mutex.unlock()
+        return part
+
+    cdef _tell(self, step):
+        if self.observer is not None:
+            self.observer(step)
+
     def zero(self, int64_t start, int64_t stop):
         if not 0 <= start <= stop <= start + self._body.shape.num_rows:
             raise ValueError(f"positions [{start}, {stop}) are more than there are rows")
+        self._zero(start, stop)
+
+    cdef void _zero(self, int64_t start, int64_t stop) noexcept:
         cdef int64_t num_rows = self._body.shape.num_rows
         cdef int64_t first = start % num_rows
         cdef int64_t num_before = min(stop - start, num_rows - first)
@@ -365,6 +404,9 @@ cdef class Shard:
     def write_leaves(self, Part part):
         if part.leaves == NULL:
             raise ValueError("the part has not been scattered")
+        self._write_leaves(part)
+
+    cdef void _write_leaves(self, Part part) noexcept:
         write_leaves(self._body.tree[0], part.start % self._body.shape.num_rows, part.before_wrap, part.leaves)
         write_leaves(self._body.tree[0], 0, part.num_rows - part.before_wrap, part.leaves + part.before_wrap)
 

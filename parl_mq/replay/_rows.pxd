@@ -100,6 +100,9 @@ cdef class Rows:
     cdef bint _is_writable
 
     cdef _check_writable(self)
+    cpdef Part plan(self, Incoming incoming, Part after, int64_t capacity)
+    cpdef evict(self, Part part)
+    cpdef scatter(self, Incoming incoming, Part part, values, double default, keys)
     cdef _lay_out(self, layout, spec)
     cdef _take_columns(self, Incoming incoming, columns)
     cdef _refuse_names(self, columns)

@@ -1,13 +1,16 @@
 """Draws from a shard, and updates of rows of several: each is one call, most of it without the GIL."""
 
+from collections.abc import Callable
 from types import TracebackType
 
 import numpy as np
 import numpy.typing as npt
 
+from parl_mq.replay._commits import CommitLog
 from parl_mq.replay._priorities import Priorities
-from parl_mq.replay._rows import Part, Rows
+from parl_mq.replay._rows import Incoming, Part, Rows
 from parl_mq.replay._sum_tree import SumTree
+from parl_mq.replay.senders import SenderMark
 
 Keys = npt.NDArray[np.uint64]
 Float64s = npt.NDArray[np.float64]
@@ -36,8 +39,8 @@ class Counts:
 class Shard:
     """Rows and the tree of their leaves, behind one lock.
 
-    Threads: `total`, `choose` and `update` take the lock themselves; the latter two give the GIL up for 512 items or
-    more, as fewer take less time than getting it back. For the other methods the caller holds the lock.
+    Threads: `total`, `choose`, `store` and `update` take the lock themselves; for the others the caller holds it.
+    Draws and updates of 512 items and more give the GIL up; fewer take less time than getting it back.
     """
 
     def __init__(self, rows: Rows, tree: SumTree, rng: np.random.Generator, max_magnitude: Float64s) -> None:
@@ -94,6 +97,38 @@ class Shard:
 
         Raises:
             ValueError: an array is too short or not contiguous.
+        """
+
+    observer: Callable[[str], object] | None
+    """Hears of each step of `store` when it is done: for tests, which look at what a kill just then would leave."""
+
+    def store(
+        self,
+        log: CommitLog,
+        incoming: Incoming,
+        after: Part | None,
+        capacity: int,
+        values: Float64s | None,
+        default: float,
+        max_magnitude: float,
+        keys: Keys,
+        sender: SenderMark | None,
+    ) -> Part:
+        """Stores as many fragments as fit at once: one part of an insert, whose caller holds the ring's writer.
+
+        In this order: reserves positions; under the lock sets the victims' leaves to 0 and moves the tail past them;
+        copies the rows; under the lock writes their leaves and commits, or publishes a part that is not the last.
+
+        Args:
+            log: of the same segment.
+            incoming: checked by these rows.
+            after: the part before it; None: it is the first.
+            capacity: live rows that may remain.
+            values: leaves of all live rows of the batch, or None.
+            default: the leaf of each where there are none.
+            max_magnitude: the largest magnitude that somebody gave for them.
+            keys: of all live rows of the batch; the part's are filled in.
+            sender: committed with the last part.
         """
 
     def zero(self, start: int, stop: int) -> None:

@@ -178,20 +178,8 @@ class Ring:
     def _store(
         self, incoming: Incoming, after: Part | None, leaves: Leaves, keys: Keys, sender: SenderMark | None
     ) -> Part:
-        part = self.rows.plan(incoming, after, self.capacity)
-        self._log.reserve(part.end, part.tail)
-        if part.tail > part.old_tail:
-            with self.lock:
-                self._evict(part)
-        self.rows.scatter(incoming, part, leaves.values, leaves.default, keys)
-        with self.lock:
-            self.shard.write_leaves(part)
-            self.shard.raise_maximum(leaves.max_magnitude)
-            if part.stop == incoming.num_fragments:
-                self._commit(part, sender)
-            else:
-                self.counts.inserted = self._log.publish(part.end, part.num_live)
-        return part
+        values, default, max_magnitude = leaves
+        return self.shard.store(self._log, incoming, after, self.capacity, values, default, max_magnitude, keys, sender)
 
     def _finish_left_over(self) -> None:
         """Ends what an insert that was interrupted has begun; the caller holds `writer`, or is alone."""

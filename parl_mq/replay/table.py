@@ -349,8 +349,7 @@ class Table:
             ValueError: `batch_size` is no whole number of at least 1, or an array of `out` is missing or of another
                 shape or dtype.
         """
-        if type(batch_size) is not int or batch_size < 1:
-            batch_size = whole_number("batch_size", batch_size, 1, _MOST_DRAWN)
+        batch_size = _checked_size(batch_size)
         wanted = self._arrays_of(batch_size)
         if out is None:
             arrays = [np.empty(shape, dtype) for _, shape, dtype in wanted]
@@ -375,7 +374,7 @@ class Table:
             TableEmpty: as `draw`.
             ValueError: likewise.
         """
-        batch_size = whole_number("batch_size", batch_size, 1, _MOST_DRAWN)
+        batch_size = _checked_size(batch_size)
         if out is None:
             keys, probabilities = np.empty(batch_size, np.uint64), np.empty(batch_size)
         else:
@@ -556,6 +555,11 @@ class Table:
             self._rng.bit_generator.state = own["stream"]
         self.words[:] = own["words"]
         self._turn = own["turn"]
+
+
+def _checked_size(batch_size: int) -> int:
+    is_plain = type(batch_size) is int and 0 < batch_size <= _MOST_DRAWN  # most are; a call less for each draw
+    return batch_size if is_plain else whole_number("batch_size", batch_size, 1, _MOST_DRAWN)
 
 
 def _fitting(

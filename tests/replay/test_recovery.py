@@ -133,15 +133,13 @@ def recorded_insert(table: Table, number: int) -> list[tuple[str, npt.NDArray[np
     """The images of one insert, each with the call that led to it."""
     (ring,) = table._rings
     images = [("start", bytes_of(ring))]
-    parts = ring._log, ring.rows, ring.shard
-    ring._log, ring.rows, ring.shard = (
-        Recorder(part, name, images, ring) for part, name in zip(parts, ("log", "rows", "shard"), strict=True)
-    )
+    log = ring._log
+    ring._log = Recorder(log, "log", images, ring)
+    ring.shard.observer = lambda step: images.append((step, bytes_of(ring)))
     try:
-        incoming = parts[1].take(message(number), None, table._most_rows, table._most_live)
-        table.store(incoming, message(number).priorities, sender=mark(number))
+        table.insert(message(number), sender=mark(number))
     finally:
-        ring._log, ring.rows, ring.shard = parts
+        ring._log, ring.shard.observer = log, None
     return images
 
 
@@ -159,7 +157,7 @@ def test_a_kill_at_any_moment_of_an_insert_loses_nothing_acknowledged_and_double
                 num_cuts += 1
                 outcomes[check_cut(in_memory, image, number, before, after)] += 1
     table.close()
-    assert {"log.reserve", "log.commit", "log.publish", "shard.zero", "shard.write_leaves", "rows.evict"} <= names
+    assert {"log.reserve", "log.commit", "log.publish", "zero", "evict", "scatter", "write_leaves"} <= names
     assert num_cuts > 300
     assert min(outcomes.values()) > 30
 
@@ -224,8 +222,8 @@ def test_a_kill_while_a_ring_is_repaired_does_no_harm(in_memory: Path, monkeypat
         table.insert(message(number), sender=mark(number))
     images = recorded_insert(table, 8)
     table.close(remove=False)
-    (copied,) = [image for name, image in images if name == "rows.scatter"][:1]
-    evicted = next(image for name, image in images if name == "rows.evict")
+    (copied,) = [image for name, image in images if name == "scatter"][:1]
+    evicted = next(image for name, image in images if name == "evict")
     for start in (copied, evicted):
         wanted = opened_rows(copy_of(in_memory / "ring", in_memory / "copy", start))
         steps: list[tuple[str, npt.NDArray[np.uint8]]] = [("start", start)]
