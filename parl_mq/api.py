@@ -81,7 +81,8 @@ def train(
 ) -> Result:
     """Trains with every node on this machine, and returns when all of them have ended.
 
-    Blocks. In the main thread, Ctrl-C, SIGTERM and SIGHUP end the run in order. Not to be called where an event loop runs.
+    Blocks. In the main thread, Ctrl-C, SIGTERM and SIGHUP end the run in order. Not to be called where an event loop
+    runs.
 
     Args:
         config: settings, or the name of a preset, or a TOML file.
