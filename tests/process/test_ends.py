@@ -33,15 +33,20 @@ def test_without_restarts_a_killed_node_ends_the_run_within_ten_seconds_by_name(
         assert run.left_behind() == []
 
 
-def test_no_node_outlives_a_killed_command(tmp_path: Path) -> None:
+def test_no_node_outlives_a_killed_command_and_the_last_counters_are_kept(tmp_path: Path) -> None:
     with running(tmp_path / "run") as run:
         run.wait_until_training()
         run.process.kill()
         poll_until(lambda: True if not run.alive() else None, 5 * SLACK)
         assert run.left_behind() == []
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["stop_reason"] == "the supervisor is gone"
+    assert summary["interrupted"] is True
+    assert summary["rows"]["balanced"] is True
+    assert summary["env_steps"] >= summary["rows"]["stored"] > 0
 
 
-@pytest.mark.parametrize(("number", "expected"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+@pytest.mark.parametrize(("number", "expected"), [(signal.SIGINT, 130), (signal.SIGTERM, 0), (signal.SIGHUP, 0)])
 def test_a_signal_ends_the_run_in_order_and_leaves_a_usable_directory(
     number: signal.Signals, expected: int, tmp_path: Path
 ) -> None:
