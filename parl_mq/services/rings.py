@@ -106,20 +106,34 @@ def sweep(node: NodeConfig, *, but: str) -> Iterator[str]:
         but: id of a run whose rings are not looked at.
 
     Yields:
-        A line for people about each ring that was removed, or may be.
+        A line for people about each ring that was removed, and one about all that may be.
     """
+    kept: list[FoundRing] = []
     for ring in _all_rings(node):
         if ring.path.name.startswith(f"{but}-") or ring.is_in_use:
             continue
-        size = f"{ring.num_bytes / 2**20:,.1f} MiB"
         if why := _why_over(ring):
             with locked(ring.path) as is_ours:
                 if is_ours:
                     shutil.rmtree(ring.path, ignore_errors=True)
-                    yield f"removed {ring.path}, {size}: {why}"
+                    yield f"removed {ring.path}, {_mib(ring.num_bytes)}: {why}"
         else:
+            kept.append(ring)
+    if kept:
+        size = _mib(sum(ring.num_bytes for ring in kept))
+        yield f"rings kept for runs that may be resumed: {len(kept)}, {size}; `parl-mq doctor` lists them"
+
+
+def unused_rings(node: NodeConfig) -> Iterator[tuple[Path, str]]:
+    """Folders of rings that no process uses, each with its size and what it is kept for, in words."""
+    for ring in _all_rings(node):
+        if not ring.is_in_use:
             run = f"for {ring.run_directory} to be resumed" if ring.run_directory else "for a run that is not named"
-            yield f"{ring.path} keeps {size} {run}; remove it if nobody needs it"
+            yield ring.path, f"keeps {_mib(ring.num_bytes)} {run}"
+
+
+def _mib(num_bytes: int) -> str:
+    return f"{num_bytes / 2**20:,.1f} MiB"
 
 
 def _all_rings(node: NodeConfig) -> Iterator[FoundRing]:

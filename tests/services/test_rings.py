@@ -11,7 +11,7 @@ from parl_mq.config.models import NodeConfig
 from parl_mq.errors import CodedError, ConfigError, RingRefused, SnapshotError
 from parl_mq.replay.table import Table
 from parl_mq.services.moving import inspect_run, restore_run, snapshot_run
-from parl_mq.services.rings import RUN_DIRECTORY, RUN_ID, ring_of_run, rings_of_run, sweep
+from parl_mq.services.rings import RUN_DIRECTORY, RUN_ID, ring_of_run, rings_of_run, sweep, unused_rings
 from parl_mq.services.run_directory import RunDirectory
 from parl_mq.services.tables import make_ring_directory, table_settings
 from tests.services.builders import OTHER_SPEC, SPEC, fragments, small_config, spec_offer
@@ -85,7 +85,10 @@ def test_a_ring_that_may_be_asked_for_stays_and_is_told_of(runs, end):
     directory = runs.run(**summary)
     runs.left(None if end.endswith("alone") else directory)
     [line] = sweep(runs.node, but="")
-    assert f"{runs.node.ring_directory / 'one-replay-0'} keeps 0." in line
+    assert line.startswith("rings kept for runs that may be resumed: 1, 0.")
+    [(path, kept)] = unused_rings(runs.node)
+    assert path == runs.node.ring_directory / "one-replay-0"
+    assert kept.startswith("keeps 0.")
     assert runs.names() == ["one-replay-0"]
 
 
@@ -115,7 +118,8 @@ def test_a_damaged_ring_and_a_damaged_run_are_left_alone(runs):
     runs.left(runs.run("two", "two", steps=1), "two")
     (runs.node.ring_directory / "one-replay-0" / "main.json").write_text("nonsense")
     (runs.root / "two" / "hub.json").write_text("nonsense")
-    assert len(list(sweep(runs.node, but=""))) == 2
+    assert len(list(sweep(runs.node, but=""))) == 1
+    assert len(list(unused_rings(runs.node))) == 2
     assert runs.names() == ["one-replay-0", "two-replay-0"]
 
 
