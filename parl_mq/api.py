@@ -27,7 +27,7 @@ from parl_mq.errors import (
     UsageError,
 )
 from parl_mq.services.preflight import check_run
-from parl_mq.services.rings import rings_of_run, sweep
+from parl_mq.services.rings import check_rings, rings_of_run, sweep
 from parl_mq.services.run_directory import RunDirectory
 from parl_mq.services.runtime import StopSignal, hangups
 from parl_mq.services.supervisor import Supervisor, runtime_folder
@@ -113,6 +113,7 @@ def train(
             for line in sweep(settings.node, but=directory.read_memory().run_id):
                 (on_event or log.warning)(line)
             if resume:
+                check_rings(settings, directory.read_memory().run_id)
                 directory.write_config(settings)
                 directory.forget_summary()
 

@@ -69,6 +69,11 @@ class RingDescription:
         """Of one of its segments."""
         return SegmentIdentity(self.settings.segment_shape(shard, self.spec), self.ring_id, shard)
 
+    def differing(self, settings: TableSettings) -> list[str]:
+        """Names of settings that must be as they were for the rows to be used, and are not."""
+        kept = (item.name for item in fields(TableSettings) if item.name not in _NOT_KEPT)
+        return [name for name in kept if getattr(self.settings, name) != getattr(settings, name)]
+
     def segment_paths(self, directory: Path) -> list[Path]:
         """Its segments' files."""
         return [segment_path(directory, self.settings.name, shard) for shard in range(self.settings.num_shards)]
@@ -258,10 +263,9 @@ class RingFiles:
         self._let_go()
 
     def _compare(self, found: RingDescription, settings: TableSettings, spec: TableSpec) -> None:
-        for item in fields(TableSettings):
-            old, new = getattr(found.settings, item.name), getattr(settings, item.name)
-            if item.name not in _NOT_KEPT and old != new:
-                raise refusal(self._path, f"its table was made with {item.name} = {old!r}, this one has {new!r}")
+        for name in found.differing(settings):
+            old, new = getattr(found.settings, name), getattr(settings, name)
+            raise refusal(self._path, f"its table was made with {name} = {old!r}, this one has {new!r}")
         if found.spec.digest != spec.digest:
             raise refusal(self._path, f"its columns are {_names(found.spec)}, this table has {_names(spec)}")
 

@@ -9,19 +9,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from parl_mq.config.models import NodeConfig
+from parl_mq.config.models import NodeConfig, RunConfig
 from parl_mq.errors import ConfigError, RingRefused, SnapshotError
 from parl_mq.replay.ring_files import RingDescription, description_path
 from parl_mq.replay.ring_view import RingView
 from parl_mq.services.run_directory import RunDirectory
 from parl_mq.services.socket_folders import locked
-from parl_mq.services.tables import ring_root
+from parl_mq.services.tables import ring_root, table_settings
 from parl_mq.wire.messages import MAIN_TABLE
 
 RUN_ID: Final = "run_id"
 RUN_DIRECTORY: Final = "run_directory"
 NODE: Final = "node"
 """Labels of a ring."""
+_KEYS: Final = {
+    "capacity": "replay.buffer_size",
+    "kind": "replay.kind",
+    "alpha": "replay.alpha",
+    "eps": "replay.eps",
+    "n_step": "algorithm.n_step",
+    "frame_stack": "environment.frame_stack",
+    "fragment_length": "replay.fragment_length",
+    "num_shards": "replay.shards",
+    "arity": "replay.tree_arity",
+}
+"""Settings of a run by those of a table."""
 _LOCKS: Final = Path("/proc/locks")
 
 
@@ -94,6 +106,22 @@ def ring_of_run(node: NodeConfig, directory: RunDirectory, name: str | None = No
         names = ", ".join(ring.path.name.partition("-")[2] for ring in chosen)
         raise ConfigError(f"the run in {directory.path} has several replay nodes, {names}: choose one by --name")
     return chosen[0]
+
+
+def check_rings(config: RunConfig, run_id: str) -> None:
+    """Refuses settings with which the rings of a run to be resumed cannot be used.
+
+    Raises:
+        ConfigError: names them, their earlier values and the ring.
+    """
+    settings = table_settings(config)
+    for ring in rings_of_run(config.node, run_id):
+        if ring.description is not None and (differing := ring.description.differing(settings)):
+            earlier = ", ".join(f"{_KEYS[name]} = {getattr(ring.description.settings, name)!r}" for name in differing)
+            raise ConfigError(
+                f"the rows that this run goes on with were stored with other settings: {earlier}; give the same ones, "
+                f"or remove {ring.path} to begin with an empty replay"
+            ).about(*(_KEYS[name] for name in differing))
 
 
 def sweep(node: NodeConfig, *, but: str) -> Iterator[str]:
