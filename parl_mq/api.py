@@ -27,9 +27,9 @@ from parl_mq.errors import (
     UsageError,
 )
 from parl_mq.services.preflight import check_run
-from parl_mq.services.rings import rings_of_run, sweep
+from parl_mq.services.rings import check_rings, rings_of_run, sweep
 from parl_mq.services.run_directory import RunDirectory
-from parl_mq.services.runtime import StopSignal
+from parl_mq.services.runtime import StopSignal, hangups
 from parl_mq.services.supervisor import Supervisor, runtime_folder
 from parl_mq.wire.messages import RunProgress
 
@@ -40,6 +40,7 @@ INTERRUPTED_TWICE: Final = "interrupted by Ctrl-C twice"
 ONE_KEY_S: Final = 0.3
 """Launchers hand Ctrl-C on to a process that the terminal has told already: so near each other, two are one."""
 TERMINATED: Final = "asked to stop by SIGTERM"
+HUNG_UP: Final = "asked to stop by SIGHUP: the terminal is gone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,8 @@ def train(
 ) -> Result:
     """Trains with every node on this machine, and returns when all of them have ended.
 
-    Blocks. In the main thread, Ctrl-C and SIGTERM end the run in order. Not to be called where an event loop runs.
+    Blocks. In the main thread, Ctrl-C, SIGTERM and SIGHUP end the run in order. Not to be called where an event loop
+    runs.
 
     Args:
         config: settings, or the name of a preset, or a TOML file.
@@ -97,6 +99,7 @@ def train(
         EnvironmentFault: the environment cannot be made. Nothing was started.
         MemoryRefused: the replay table or the networks would not fit. Nothing was started.
         CodedError: another command is training in `run_dir`. Nothing was started.
+        RecordError: the run directory cannot be written; what ran was ended at once.
         NodeFailed: a node could not be kept running; the others were stopped.
         KeyboardInterrupt: Ctrl-C came a second time; everything was ended at once.
     """
@@ -110,6 +113,7 @@ def train(
             for line in sweep(settings.node, but=directory.read_memory().run_id):
                 (on_event or log.warning)(line)
             if resume:
+                check_rings(settings, directory.read_memory().run_id)
                 directory.write_config(settings)
                 directory.forget_summary()
 
@@ -176,7 +180,7 @@ def _new_run_path(config: RunConfig) -> Path:
 
 
 def _end_on_signals(stop: StopSignal, kill: StopSignal) -> None:
-    """Ctrl-C and SIGTERM end the run in order, a second Ctrl-C at once.
+    """Ctrl-C, SIGTERM and a terminal that goes end the run in order, a second Ctrl-C at once.
 
     Signals reach the main thread alone; elsewhere nothing is set.
     """
@@ -193,6 +197,8 @@ def _end_on_signals(stop: StopSignal, kill: StopSignal) -> None:
 
     loop.add_signal_handler(signal.SIGINT, interrupt)
     loop.add_signal_handler(signal.SIGTERM, stop.set, TERMINATED)
+    for number in hangups():
+        loop.add_signal_handler(number, stop.set, HUNG_UP)
 
 
 def _result(directory: RunDirectory, *, was_interrupted: bool) -> Result:

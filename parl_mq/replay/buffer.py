@@ -15,7 +15,7 @@ from parl_mq.fragments import FragmentBatch
 from parl_mq.replay._rows import Incoming
 from parl_mq.replay.draws import importance_weights, split_frames
 from parl_mq.replay.keys import Keys
-from parl_mq.replay.settings import TableSettings
+from parl_mq.replay.settings import TableSettings, real_number, whole_number
 from parl_mq.replay.staging import FragmentStaging, Staging, single_steps
 from parl_mq.replay.table import Table, TableCounts, UpdateCounts
 from parl_mq.replay.values import StepValues, Value, grouped, length_of, magnitudes_of
@@ -258,6 +258,10 @@ class Replay:
             ValueError: an array does not fit. Nothing was stored.
         """
         num_steps = length_of("reward", reward)
+        num_context = whole_number("num_context", num_context, 0, num_steps)
+        num_overlap = whole_number("num_overlap", num_overlap, 0, num_steps)
+        if not isinstance(starts_episode, bool | np.bool_):
+            raise ValueError(f"starts_episode is {starts_episode!r}: it must be a bool")
         if num_steps != self._fragment[0]:
             self._fragment = num_steps, FragmentStaging(self._table.spec, self._values, num_steps)
         staging, values = self._fragment[1], self._values
@@ -284,8 +288,8 @@ class Replay:
         Raises:
             ValueError: there is nothing to draw, or an argument is out of range. Nothing was drawn.
         """
-        if not 0.0 <= beta <= 1.0:
-            raise ValueError(f"beta is {beta}: it must lie in [0, 1]")
+        if type(beta) is not float or not 0.0 <= beta <= 1.0:
+            beta = real_number("beta", beta, 0, 1)
         draw = self._table.draw(batch_size)
         columns, values = draw.columns, self._values
         obs, next_obs = self._observations(columns)
@@ -467,6 +471,8 @@ class _Staged(NamedTuple):
 
 
 def _in_process_table(settings: TableSettings, spec: Spec, seed: int) -> Table:
+    if not isinstance(spec, TableSpec | Mapping):
+        raise ValueError(f"spec is {spec!r}: it must name columns, as name -> (shape, dtype)")
     table_spec = spec if isinstance(spec, TableSpec) else TableSpec.of(spec)
     return Table(settings, table_spec, directory=None, rng=np.random.default_rng(seed))
 

@@ -88,6 +88,8 @@ class MappedTable:
         Raises:
             KeysRefused: a key is not of this table, or was never given to a row of it.
         """
+        if not isinstance(keys, np.ndarray) or keys.dtype != np.uint64 or keys.ndim != 1:
+            raise KeysRefused(f"keys are {keys!r}: they must be uint64 [B]")
         columns = tuple(out.values())
         torn: list[int] = []
         for segment, start, stop in self._runs(keys):

@@ -286,7 +286,7 @@ def _map_new(path: Path, num_bytes: int) -> mmap.mmap:
 
 def _map_found(path: Path, num_bytes: int, read_only: bool) -> mmap.mmap:
     try:
-        descriptor = os.open(path, (os.O_RDONLY if read_only else os.O_RDWR) | os.O_NOFOLLOW)
+        descriptor = os.open(path, (os.O_RDONLY if read_only else os.O_RDWR) | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as exc:
         raise refusal(path, f"it cannot be opened: {exc.strerror}") from exc
     try:

@@ -126,14 +126,21 @@ class Ring:
         return self.shard.total()
 
     def close(self, *, remove: bool) -> None:
-        """Gives the memory back, or writes it to the disk where it lies on one; nothing may be called after it."""
-        if not remove:
+        """Gives the memory back, or writes it to the disk where it lies on one; nothing may be called after it.
+
+        Args:
+            remove: the files will go. What is left of them after a kill then counts as a ring while its description is
+                there, and as nothing without it.
+        """
+        if remove:
+            self._segment.counters[NUM_LIVE] = 0
+        else:
             with self.writer, self.lock:
                 self._finish_left_over_alone()
                 self._commit_nothing(None)
             self._segment.flush()
         del self.shard, self.rows, self.tree, self._log
-        self._segment.close(remove=remove)
+        self._segment.close(remove=False)
 
     def sender(self, name: str | bytes) -> SenderMark | None:
         """How far a sender's stream is stored here."""

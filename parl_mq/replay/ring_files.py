@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import glob
 import json
 import os
 import zlib
@@ -67,6 +68,11 @@ class RingDescription:
     def identity(self, shard: int) -> SegmentIdentity:
         """Of one of its segments."""
         return SegmentIdentity(self.settings.segment_shape(shard, self.spec), self.ring_id, shard)
+
+    def differing(self, settings: TableSettings) -> list[str]:
+        """Names of settings that must be as they were for the rows to be used, and are not."""
+        kept = (item.name for item in fields(TableSettings) if item.name not in _NOT_KEPT)
+        return [name for name in kept if getattr(self.settings, name) != getattr(settings, name)]
 
     def segment_paths(self, directory: Path) -> list[Path]:
         """Its segments' files."""
@@ -153,7 +159,10 @@ class RingFiles:
     @property
     def found_files(self) -> list[Path]:
         """Files of a ring of this table."""
-        paths = [*self.directory.glob(f"{self._table}.*.ring"), description_path(self.directory, self._table)]
+        paths = [
+            *self.directory.glob(f"{glob.escape(self._table)}.*.ring"),
+            description_path(self.directory, self._table),
+        ]
         return [path for path in sorted(paths) if path.exists()]
 
     @property
@@ -187,7 +196,7 @@ class RingFiles:
             raise refusal(self._path, "the machine went down while this ring was open; its files may be incomplete")
         for shard, path in enumerate(found.segment_paths(self.directory)):
             self._segments.append(open_segment(found.identity(shard), path))
-        self._description = found
+        self._description = replace(found, settings=settings)  # those that are not compared may have changed
         return self._segments
 
     def create(
@@ -237,12 +246,14 @@ class RingFiles:
 
         The segments must have been closed, or be about to be: only their files are touched.
         """
-        if remove:
-            for path in self.found_files[::-1]:
-                path.unlink(missing_ok=True)
-        elif self._description is not None:
-            replace(self._description, boot_id=boot_id(), is_closed=True).write(self._path)
-        self._let_go()
+        try:
+            if remove:
+                for path in self.found_files[::-1]:
+                    path.unlink(missing_ok=True)
+            elif self._description is not None:
+                replace(self._description, boot_id=boot_id(), is_closed=True).write(self._path)
+        finally:
+            self._let_go()
 
     def abandon(self) -> None:
         """Lets the directory go without what was made in it."""
@@ -252,10 +263,9 @@ class RingFiles:
         self._let_go()
 
     def _compare(self, found: RingDescription, settings: TableSettings, spec: TableSpec) -> None:
-        for item in fields(TableSettings):
-            old, new = getattr(found.settings, item.name), getattr(settings, item.name)
-            if item.name not in _NOT_KEPT and old != new:
-                raise refusal(self._path, f"its table was made with {item.name} = {old!r}, this one has {new!r}")
+        for name in found.differing(settings):
+            old, new = getattr(found.settings, name), getattr(settings, name)
+            raise refusal(self._path, f"its table was made with {name} = {old!r}, this one has {new!r}")
         if found.spec.digest != spec.digest:
             raise refusal(self._path, f"its columns are {_names(found.spec)}, this table has {_names(spec)}")
 

@@ -18,7 +18,7 @@ from parl_mq.replay.ring_files import RingDescription, description_path
 from parl_mq.replay.snapshot import write_snapshot
 
 _MOST_TRIES: Final = 1000
-"""Readings of a table of senders that is being written to."""
+"""Readings of a table of senders, or of plans, that are being written to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,11 @@ class ShardView:
 
     @property
     def oldest(self) -> int:
-        """Position of the first row that can still be relied on; the end of the contents where none can."""
+        """Position of the first row that can still be relied on; the end of the contents where none can.
+
+        Raises:
+            RingRefused: what the segment says of itself is damaged.
+        """
         return min(max(_tail(self.segment), self.contents.tail), self.contents.end)
 
 
@@ -159,6 +163,14 @@ def _senders(segment: Segment) -> tuple[Structured, Structured]:
 
 
 def _tail(segment: Segment) -> int:
-    """Behind everything that an insert has given up, or is about to."""
-    planned = [int(plan["tail"]) for plan in segment.plans.copy() if is_whole(plan)]
-    return max(int(segment.counters[TAIL]), *planned)
+    """Behind everything that an insert has given up, or is about to: a plan says so before the counter moves.
+
+    Raises:
+        RingRefused: the counter has moved without a plan.
+    """
+    for _ in range(_MOST_TRIES):  # both plans may have been written anew while they were copied
+        tail = int(segment.counters[TAIL])
+        planned = max((int(plan["tail"]) for plan in segment.plans.copy() if is_whole(plan)), default=-1)
+        if planned >= tail:
+            return planned
+    raise refusal(segment.path, f"field 'tail' of its head is {tail}, which nothing has planned")

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from numbers import Integral
+from typing import Final, NamedTuple
+
+_DIGEST_BYTES: Final = 16
+_WORD_END: Final = 2**63
 
 
 class SenderMark(NamedTuple):
@@ -21,6 +25,24 @@ class SenderMark(NamedTuple):
     sequence: int
     rows: int
     num_bytes: int
+
+
+def check_mark(mark: SenderMark) -> None:
+    """Whether a mark can be stored.
+
+    Raises:
+        ValueError: its name or one of its numbers is none.
+    """
+    if not isinstance(mark, tuple) or len(mark) != len(SenderMark._fields):
+        raise ValueError(f"sender is {mark!r}: it must be a mark of {', '.join(SenderMark._fields)}")
+    name, *numbers = mark
+    if not (isinstance(name, str) or (isinstance(name, bytes) and len(name) == _DIGEST_BYTES)):
+        raise ValueError(f"name of the sender is {name!r}: it must be a str, or a digest of {_DIGEST_BYTES} bytes")
+    if isinstance(name, str):
+        name.encode()  # a ValueError where it cannot be
+    for field, value in zip(SenderMark._fields[1:], numbers, strict=True):
+        if isinstance(value, bool) or not isinstance(value, Integral) or not 0 <= value < _WORD_END:
+            raise ValueError(f"{field} of the sender is {value!r}: it must be a whole number in [0, 2^63)")
 
 
 def newest(marks: list[SenderMark]) -> SenderMark | None:

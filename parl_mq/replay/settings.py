@@ -17,6 +17,7 @@ FRAGMENTS_PER_SEGMENT: Final = 4
 """A segment has room for so many of the largest fragments."""
 _MAX_N_STEP: Final = 64
 _MAX_FRAME_STACK: Final = 16
+_KINDS: Final = ("prioritized", "uniform")
 _WHOLE_NUMBERS: Final = (
     ("capacity", 0, 2**40),
     ("table_index", 0, MAX_TABLES - 1),
@@ -26,6 +27,7 @@ _WHOLE_NUMBERS: Final = (
     ("fragment_length", 1, 2**24),
     ("arity", 2, 64),
 )
+_NUMBERS: Final = (("gamma", 0.0, 1.0), ("alpha", 0.0, 1.0), ("eps", 0.0, 1e100), ("row_overhead", 1.0, 1e6))
 """Settings, and the range of each."""
 
 
@@ -69,9 +71,13 @@ class TableSettings:
         for name, low, high in _WHOLE_NUMBERS:
             value = whole_number(name, getattr(self, name), low, high)
             object.__setattr__(self, name, value)  # a plain int, which files can hold
-        _check("gamma", self.gamma, 0, 1)
-        _check("alpha", self.alpha, 0, 1)
-        _check("eps", self.eps, 0, 1e100)
+        for name, least, most in _NUMBERS:
+            if (number := getattr(self, name)) is not None or name != "row_overhead":
+                object.__setattr__(self, name, real_number(name, number, least, most))  # likewise
+        if self.kind not in _KINDS:
+            raise ValueError(f"kind is {self.kind!r}: it must be one of {', '.join(_KINDS)}")
+        if not isinstance(self.name, str) or not self.name or "/" in self.name or "\0" in self.name:
+            raise ValueError(f"name is {self.name!r}: it must be one that files can have")
         if self.capacity < self.fragment_length * self.num_shards:
             raise ValueError(
                 f"capacity is {self.capacity}: {self.num_shards} shards of fragments of {self.fragment_length} live "
@@ -116,6 +122,16 @@ def whole_number(name: str, value: Any, low: int, high: int) -> int:
         raise ValueError(f"{name} is {value!r}: it must be a whole number")
     _check(name, int(value), low, high)
     return int(value)
+
+
+def real_number(name: str, value: Any, low: float, high: float) -> float:
+    """A setting or an argument as a plain float.
+
+    Raises:
+        ValueError: it is no number, or out of range.
+    """
+    _check(name, value, low, high)
+    return float(value)
 
 
 def _check(name: str, value: Any, low: float, high: float) -> None:

@@ -31,7 +31,7 @@ from parl_mq.replay.recycling import Kind, Recycler
 from parl_mq.replay.refusals import PrioritiesRefused, TableEmpty
 from parl_mq.replay.ring import Leaves, Ring, Targets
 from parl_mq.replay.ring_files import RingFiles
-from parl_mq.replay.senders import SenderMark, newest
+from parl_mq.replay.senders import SenderMark, check_mark, newest
 from parl_mq.replay.settings import FRAGMENTS_PER_SEGMENT, whole_number
 from parl_mq.replay.settings import TableSettings as TableSettings
 from parl_mq.replay.snapshot import Snapshot, open_snapshot, write_snapshot
@@ -254,7 +254,12 @@ class Table:
         return newest([mark for ring in self._rings if (mark := ring.sender(name)) is not None])
 
     def remember(self, sender: SenderMark) -> None:
-        """Keeps a mark without rows: of a message that was refused for good."""
+        """Keeps a mark without rows: of a message that was refused for good.
+
+        Raises:
+            ValueError: the mark cannot be stored.
+        """
+        check_mark(sender)
         self._rings[self._turn % len(self._rings)].remember(sender)
 
     def insert(
@@ -279,6 +284,7 @@ class Table:
         Raises:
             FragmentsRefused: a column, a length or a flag does not fit. Nothing was stored.
             PrioritiesRefused: a magnitude is NaN, infinite or negative, or their number is wrong. Nothing was stored.
+            ValueError: the sender's mark cannot be stored. Nothing was.
         """
         return self.store(self.take(fragments, spans), fragments.priorities, sender=sender)
 
@@ -302,7 +308,10 @@ class Table:
 
         Raises:
             PrioritiesRefused: as `insert`.
+            ValueError: likewise.
         """
+        if sender is not None:
+            check_mark(sender)
         if magnitudes is not None:
             self.check_magnitudes(magnitudes, incoming.num_live)
         ring = self._rings[self._turn % len(self._rings)]
@@ -562,7 +571,7 @@ def _fitting(
     out: Mapping[str, npt.NDArray[Any]], name: str, shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> npt.NDArray[Any]:
     array = out.get(name)
-    if array is None:
+    if not isinstance(array, np.ndarray):
         raise ValueError(f"out has no array {name!r}")
     if array.dtype != dtype or array.shape != shape:
         raise ValueError(f"out[{name!r}] is {array.dtype} {array.shape}: it must be {dtype} {shape}")

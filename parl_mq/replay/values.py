@@ -55,15 +55,18 @@ def magnitudes_of(name: str, value: Any) -> npt.NDArray[np.float64]:
 
 
 def length_of(name: str, value: Value) -> int:
-    """Rows of what has a leading axis.
+    """Rows of what has a leading axis, at least 1.
 
     Raises:
         ValueError: it has none.
     """
     try:
-        return len(value)
+        length = len(value)
     except TypeError as exc:
         raise ValueError(f"{name} is {value!r}: it must have a leading axis") from exc
+    if length == 0:
+        raise ValueError(f"{name} is empty: there must be at least one step")
+    return length
 
 
 class StepValues:

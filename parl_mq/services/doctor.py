@@ -20,6 +20,7 @@ from parl_mq.replay.memory import available_memory, cgroup_headroom, is_in_memor
 from parl_mq.services.devices import Devices
 from parl_mq.services.findings import Finding, Verdict
 from parl_mq.services.preflight import check_run
+from parl_mq.services.rings import unused_rings
 from parl_mq.services.socket_folders import PREFIX, left_over
 from parl_mq.services.tables import ring_root, table_settings
 
@@ -160,21 +161,8 @@ def _rings(node: NodeConfig) -> Iterator[Finding]:
     place = next(path for path in (root, *root.absolute().parents) if path.exists())
     kind = "in memory" if is_in_memory(place) else "on a disk"
     yield _space("replay rings", place, f"{root} ({kind})")
-    used = _mapped_files()
-    for ring in sorted(path for path in root.glob("*") if path.is_dir()) if root.is_dir() else ():
-        if not any(path.startswith(f"{ring}/") for path in used):
-            yield Finding("left over", "note", f"{ring} holds {_size(_tree_bytes(ring))} and no process uses it")
-
-
-def _mapped_files() -> set[str]:
-    """Files that the processes of this user have mapped, so far as they may be looked at."""
-    used: set[str] = set()
-    for maps in Path("/proc").glob("[0-9]*/maps"):
-        try:
-            used.update(line.split(maxsplit=5)[5] for line in maps.read_text().splitlines() if line.count("/") > 1)
-        except (OSError, IndexError):  # it has ended, or is somebody else's
-            continue
-    return used
+    for path, kept in unused_rings(node):
+        yield Finding("left over", "note", f"{path} {kept}; `rm -r {path}` removes it")
 
 
 def _sockets(node: NodeConfig) -> Iterator[Finding]:
@@ -206,10 +194,6 @@ def _space(about: str, place: Path, name: str) -> Finding:
     num_bytes = free.f_bavail * free.f_frsize
     verdict: Verdict = "note" if num_bytes < SMALL_SPACE_BYTES else "ok"
     return Finding(about, verdict, f"{name}, {_size(num_bytes)} free")
-
-
-def _tree_bytes(folder: Path) -> int:
-    return sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
 
 
 def _size(num_bytes: int) -> str:

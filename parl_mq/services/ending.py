@@ -35,7 +35,11 @@ _AT_ONCE: Final = (  # everything must be gone within 10 s
 
 
 class EndSequence:
-    """The stages of one end, one after the other."""
+    """The stages of one end, one after the other.
+
+    Attributes:
+        is_decided: an evaluation has ended the run; one that was under way beside it says nothing of the result.
+    """
 
     def __init__(self, now: float, *, interrupted: bool, final_evaluation: bool) -> None:
         """Begins with the first stage.
@@ -45,6 +49,7 @@ class EndSequence:
             interrupted: everybody has little time, and nothing is evaluated any more.
             final_evaluation: the evaluator judges the last weights before it stops.
         """
+        self.is_decided = not interrupted and not final_evaluation
         stages = _AT_ONCE if interrupted else _IN_ORDER
         self._stages = [stage for stage in stages if final_evaluation or stage is not FINAL_EVALUATION]
         self._deadline = now + self._stages[0].deadline_s

@@ -1,9 +1,13 @@
-"""Files that are whole or not there."""
+"""Files of which a reader finds all that was written or nothing, also where the disk is full."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from parl_mq.errors import RecordError
 
 
 def write_atomically(path: Path, text: str, *, lasting: bool = True) -> None:
@@ -13,11 +17,49 @@ def write_atomically(path: Path, text: str, *, lasting: bool = True) -> None:
         path: of the file.
         text: all that it is to hold.
         lasting: it outlives a power cut, which takes the disk a while.
+
+    Raises:
+        RecordError: it cannot be written; the old text stays.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("w") as file:
-        file.write(text)
-        file.flush()
-        if lasting:
-            os.fsync(file.fileno())
-    temporary.replace(path)
+    with writing(path):
+        try:
+            with temporary.open("w") as file:
+                file.write(text)
+                file.flush()
+                if lasting:
+                    os.fsync(file.fileno())
+            temporary.replace(path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+def append_line(path: Path, line: str) -> None:
+    """Adds a line to a file, which is made if it is not there.
+
+    Raises:
+        RecordError: it cannot be written; no part of the line stays.
+    """
+    with writing(path), path.open("ab", buffering=0) as file:
+        before, rest = file.seek(0, os.SEEK_END), memoryview(f"{line}\n".encode())
+        try:
+            while rest:  # a disk that becomes full takes a part
+                rest = rest[file.write(rest) :]
+        except OSError:
+            with suppress(OSError):  # what was said first is the reason
+                file.truncate(before)
+            raise
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Names the file in what the operating system says against writing it.
+
+    Raises:
+        RecordError: it did.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise RecordError(f"{path} cannot be written: {error.strerror or error}") from error

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar, assert_never
 
 from parl_mq.errors import PeerTimeout, Refused
 from parl_mq.net.channel import ClientChannel
-from parl_mq.services.runtime import SUPERVISOR_GONE, StopSignal
+from parl_mq.services.runtime import StopSignal
 from parl_mq.spec import TableSpec
 from parl_mq.wire.codec import Decoder, encode
 from parl_mq.wire.messages import (
@@ -265,8 +265,6 @@ class HubLink:
         Args:
             error: what ended the node, where that was an error.
         """
-        if self._stop.reason == SUPERVISOR_GONE:
-            return  # the hub goes as well, and nobody reads what it would write
         if not self._welcome.done() or self._welcome.exception() is not None:
             return  # it was never in the run
         self._sequence += 1

@@ -299,6 +299,8 @@ class HubState:
         return [*seen, *self._move_on(now)]
 
     def _note_evaluation(self, report: EvaluationFinished, now: float) -> list[Outgoing]:
+        if self._end is not None and self._end.is_decided:
+            return []
         target = self._config.stop.target_return
         evaluation = self.tally.note_evaluation(report, target, self.wall_s(now))
         if evaluation is None:

@@ -9,19 +9,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from parl_mq.config.models import NodeConfig
+from parl_mq.config.models import NodeConfig, RunConfig
 from parl_mq.errors import ConfigError, RingRefused, SnapshotError
 from parl_mq.replay.ring_files import RingDescription, description_path
 from parl_mq.replay.ring_view import RingView
 from parl_mq.services.run_directory import RunDirectory
 from parl_mq.services.socket_folders import locked
-from parl_mq.services.tables import ring_root
+from parl_mq.services.tables import ring_root, table_settings
 from parl_mq.wire.messages import MAIN_TABLE
 
 RUN_ID: Final = "run_id"
 RUN_DIRECTORY: Final = "run_directory"
 NODE: Final = "node"
 """Labels of a ring."""
+_KEYS: Final = {
+    "capacity": "replay.buffer_size",
+    "kind": "replay.kind",
+    "alpha": "replay.alpha",
+    "eps": "replay.eps",
+    "n_step": "algorithm.n_step",
+    "frame_stack": "environment.frame_stack",
+    "fragment_length": "replay.fragment_length",
+    "num_shards": "replay.shards",
+    "arity": "replay.tree_arity",
+}
+"""Settings of a run by those of a table."""
 _LOCKS: Final = Path("/proc/locks")
 
 
@@ -96,6 +108,22 @@ def ring_of_run(node: NodeConfig, directory: RunDirectory, name: str | None = No
     return chosen[0]
 
 
+def check_rings(config: RunConfig, run_id: str) -> None:
+    """Refuses settings with which the rings of a run to be resumed cannot be used.
+
+    Raises:
+        ConfigError: names them, their earlier values and the ring.
+    """
+    settings = table_settings(config)
+    for ring in rings_of_run(config.node, run_id):
+        if ring.description is not None and (differing := ring.description.differing(settings)):
+            earlier = ", ".join(f"{_KEYS[name]} = {getattr(ring.description.settings, name)!r}" for name in differing)
+            raise ConfigError(
+                f"the rows that this run goes on with were stored with other settings: {earlier}; give the same ones, "
+                f"or remove {ring.path} to begin with an empty replay"
+            ).about(*(_KEYS[name] for name in differing))
+
+
 def sweep(node: NodeConfig, *, but: str) -> Iterator[str]:
     """Removes the rings of runs that are over or gone, and tells of others that no process uses.
 
@@ -106,20 +134,34 @@ def sweep(node: NodeConfig, *, but: str) -> Iterator[str]:
         but: id of a run whose rings are not looked at.
 
     Yields:
-        A line for people about each ring that was removed, or may be.
+        A line for people about each ring that was removed, and one about all that may be.
     """
+    kept: list[FoundRing] = []
     for ring in _all_rings(node):
         if ring.path.name.startswith(f"{but}-") or ring.is_in_use:
             continue
-        size = f"{ring.num_bytes / 2**20:,.1f} MiB"
         if why := _why_over(ring):
             with locked(ring.path) as is_ours:
                 if is_ours:
                     shutil.rmtree(ring.path, ignore_errors=True)
-                    yield f"removed {ring.path}, {size}: {why}"
+                    yield f"removed {ring.path}, {_mib(ring.num_bytes)}: {why}"
         else:
+            kept.append(ring)
+    if kept:
+        size = _mib(sum(ring.num_bytes for ring in kept))
+        yield f"rings kept for runs that may be resumed: {len(kept)}, {size}; `parl-mq doctor` lists them"
+
+
+def unused_rings(node: NodeConfig) -> Iterator[tuple[Path, str]]:
+    """Folders of rings that no process uses, each with its size and what it is kept for, in words."""
+    for ring in _all_rings(node):
+        if not ring.is_in_use:
             run = f"for {ring.run_directory} to be resumed" if ring.run_directory else "for a run that is not named"
-            yield f"{ring.path} keeps {size} {run}; remove it if nobody needs it"
+            yield ring.path, f"keeps {_mib(ring.num_bytes)} {run}"
+
+
+def _mib(num_bytes: int) -> str:
+    return f"{num_bytes / 2**20:,.1f} MiB"
 
 
 def _all_rings(node: NodeConfig) -> Iterator[FoundRing]:

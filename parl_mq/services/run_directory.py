@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,9 +13,9 @@ from typing import Any, Final
 
 from parl_mq.config.loader import dump_toml, load_config
 from parl_mq.config.models import RunConfig, Section
-from parl_mq.errors import EXIT_TEMPORARY, CodedError, ConfigError, SnapshotError
+from parl_mq.errors import EXIT_TEMPORARY, CodedError, ConfigError, RecordError, SnapshotError
 from parl_mq.observe.files import CHECKPOINTS, CONFIG, LOGS, METRICS, SUMMARY
-from parl_mq.services.files import write_atomically
+from parl_mq.services.files import append_line, write_atomically, writing
 from parl_mq.services.run_memory import RunMemory
 
 MEMORY: Final = "hub.json"
@@ -39,6 +40,7 @@ class RunDirectory:
 
         Raises:
             ConfigError: it exists, or cannot be made.
+            RecordError: nothing can be written into it; it is not there then.
         """
         try:
             path.mkdir(parents=True)
@@ -49,13 +51,20 @@ class RunDirectory:
         except OSError as error:
             raise ConfigError(f"run directory {path} cannot be made: {error.strerror}").about(RUN_DIR) from error
         directory = cls(path)
-        directory.logs.mkdir()
-        directory.checkpoints.mkdir()
-        directory.write_config(config)
+        try:
+            directory._make_folders()
+            directory.write_config(config)
+        except RecordError:
+            shutil.rmtree(path, ignore_errors=True)  # lest the next attempt finds a run that never was
+            raise
         return directory
 
     def write_config(self, config: RunConfig) -> None:
-        """Writes the resolved configuration."""
+        """Writes the resolved configuration.
+
+        Raises:
+            RecordError: that, or any other file of the run, cannot be written; so do all methods that write.
+        """
         write_atomically(self.config, dump_toml(config))
 
     @classmethod
@@ -70,8 +79,7 @@ class RunDirectory:
             raise ConfigError(
                 f"{path} is no run directory, it holds no {CONFIG}; leave out --resume to start one"
             ).about(RUN_DIR)
-        for folder in (directory.logs, directory.checkpoints):
-            folder.mkdir(exist_ok=True)
+        directory._make_folders()
         return directory
 
     @classmethod
@@ -112,7 +120,7 @@ class RunDirectory:
 
     def forget_summary(self) -> None:
         """Removes the summary of an earlier start, which must not pass for that of the next one."""
-        (self.path / SUMMARY).unlink(missing_ok=True)
+        _remove(self.path / SUMMARY)
 
     def read_memory(self) -> RunMemory:
         """What the run remembers; a run that has not begun remembers nothing.
@@ -148,8 +156,7 @@ class RunDirectory:
 
     def append_metrics(self, row: Mapping[str, Any]) -> None:
         """Adds one line to metrics.jsonl."""
-        with (self.path / METRICS).open("a") as lines:
-            lines.write(json.dumps(row, allow_nan=False) + "\n")
+        append_line(self.path / METRICS, json.dumps(row, allow_nan=False))
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Writes summary.json."""
@@ -185,17 +192,26 @@ class RunDirectory:
 
     def forget_endpoint(self) -> None:
         """The hub listens no more."""
-        (self.path / ENDPOINT).unlink(missing_ok=True)
+        _remove(self.path / ENDPOINT)
 
     def append_failure(self, row: Mapping[str, Any]) -> None:
         """Adds one line to failures.jsonl: a node that ended unasked."""
-        with (self.path / FAILURES).open("a") as lines:
-            lines.write(json.dumps(row, allow_nan=False) + "\n")
+        append_line(self.path / FAILURES, json.dumps(row, allow_nan=False))
 
     def read_failures(self) -> list[dict[str, Any]]:
         """The nodes that ended unasked, oldest first."""
         path = self.path / FAILURES
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def _make_folders(self) -> None:
+        for folder in (self.logs, self.checkpoints):
+            with writing(folder):
+                folder.mkdir(exist_ok=True)
+
+
+def _remove(path: Path) -> None:
+    with writing(path):
+        path.unlink(missing_ok=True)
 
 
 def _differing(earlier: RunConfig, config: RunConfig) -> Iterator[str]:

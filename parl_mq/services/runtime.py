@@ -96,6 +96,11 @@ class StopSignal:
             await asyncio.gather(work, stop, return_exceptions=True)
 
 
+def hangups() -> tuple[signal.Signals, ...]:
+    """The signal of a terminal that is gone, unless it is to be ignored, as under nohup."""
+    return () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
+
+
 class WorkThread:
     """The one thread beside the loop: environments step and torch computes here, one call at a time."""
 
@@ -115,7 +120,7 @@ class WorkThread:
 def run_service(options: NodeOptions, service: Callable[[StopSignal], Coroutine[Any, Any, int]]) -> int:
     """Runs a node's service to its end and returns the process's exit code.
 
-    SIGTERM, SIGINT and the loss of the lifeline set the service's StopSignal; what the service raises is logged.
+    SIGTERM, SIGINT, SIGHUP and the loss of the lifeline set the service's StopSignal; what it raises is logged.
     """
     _set_up_logging(options)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
@@ -131,7 +136,7 @@ def run_service(options: NodeOptions, service: Callable[[StopSignal], Coroutine[
 async def _supervised(options: NodeOptions, service: Callable[[StopSignal], Coroutine[Any, Any, int]]) -> int:
     stop = StopSignal()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, *hangups()):
         loop.add_signal_handler(number, stop.set, f"signal {number.name}")
     if options.lifeline_fd is not None:
         watch_lifeline(

@@ -185,7 +185,7 @@ def serve(control_fd: int, run_node: RunNode) -> None:
                 pidfd = os.pidfd_open(pid)
                 children[pidfd] = pid
                 poll.register(pidfd, select.POLLIN)
-                control.sendall(json.dumps({"pid": pid}).encode() + b"\n")
+                _tell(control, {"pid": pid})
 
 
 def _fork(control: socket.socket, children: dict[int, int], asked: dict[str, Any], run_node: RunNode) -> int:
@@ -225,8 +225,12 @@ def _become_node(parent: int, name: str, log: str) -> None:
 def _report_end(control: socket.socket, pidfd: int, pid: int) -> None:
     _, status = os.waitpid(pid, 0)
     os.close(pidfd)
+    _tell(control, {"pid": pid, "status": status})
+
+
+def _tell(control: socket.socket, message: dict[str, int]) -> None:
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the supervisor is gone; the loop sees that next
-        control.sendall(json.dumps({"pid": pid, "status": status}).encode() + b"\n")
+        control.sendall(json.dumps(message).encode() + b"\n")
 
 
 def _wait_for_all(children: dict[int, int]) -> None:

@@ -525,3 +525,50 @@ def test_a_batch_that_is_held_keeps_its_values_while_others_are_drawn() -> None:
         np.testing.assert_array_equal(batch.key, key)
     for part, value in zip(parts, values, strict=True):
         np.testing.assert_array_equal(part, value)
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("num_context", None),
+        ("num_context", 0.5),
+        ("num_overlap", 10**30),
+        ("num_overlap", -1),
+        ("starts_episode", "no"),
+    ],
+)
+def test_a_fragments_shape_is_given_in_whole_numbers(argument: str, value: Any) -> None:
+    replay = make_replay(fragment_length=4)
+    steps = {"obs": np.zeros((5, 2), np.float32), "action": np.zeros(4, np.int64), "reward": np.zeros(4, np.float32)}
+    with pytest.raises(ValueError, match=f"^{argument} is"):
+        replay.add_fragment(**steps, terminated=True, **{argument: value})
+    assert len(replay) == 0
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_a_batch_of_no_transition_is_refused(n_step: int) -> None:
+    replay = make_replay(n_step=n_step)
+    nothing = np.zeros((0, 2), np.float32)
+    with pytest.raises(ValueError, match="reward is empty"):
+        replay.add_batch(
+            obs=nothing,
+            action=np.zeros(0, np.int64),
+            reward=np.zeros(0),
+            next_obs=nothing,
+            terminated=np.zeros(0, bool),
+        )
+
+
+@pytest.mark.parametrize("beta", [None, "0.4", True, float("nan"), 1.1])
+def test_beta_is_a_number_between_0_and_1(beta: Any) -> None:
+    replay = make_replay()
+    replay.add(**transition(0))
+    with pytest.raises(ValueError, match=r"^beta is"):
+        replay.sample(1, beta)
+    assert replay.stats().counts.drawn == 0
+
+
+@pytest.mark.parametrize("spec", [None, "obs", [("obs", (), "float32")]])
+def test_a_spec_names_columns(spec: Any) -> None:
+    with pytest.raises(ValueError, match=r"^spec is"):
+        PrioritizedReplay(8, spec)

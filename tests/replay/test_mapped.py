@@ -163,6 +163,16 @@ def test_a_key_that_no_row_ever_had_is_refused_before_anything_is_read(tmp_path:
         mapped(table, tmp_path).gather(np.array([0, key], np.uint64), mapped(table, tmp_path).arrays(2))
 
 
+@pytest.mark.parametrize(
+    "keys", [None, [1], np.zeros(2, np.int64), np.zeros(2, ">u8"), np.zeros((2, 1), np.uint64)], ids=repr
+)
+def test_what_is_no_row_of_keys_is_refused(tmp_path: Path, keys: Any) -> None:
+    table = make_table(tmp_path)
+    fill(table, 1)
+    with pytest.raises(KeysRefused, match="must be uint64"):
+        mapped(table, tmp_path).gather(keys, mapped(table, tmp_path).arrays(2))
+
+
 class TestWhatIsNotMapped:
     @pytest.fixture
     def table(self, tmp_path: Path) -> Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -10,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -683,3 +685,31 @@ def check_stored(table: Table, by_shard: list[dict[int, list[tuple[int, int]]]],
         assert len(set(everything)) == len(everything)
         num_inserted += stored.rows
     assert table.counts.inserted == num_inserted
+
+
+@pytest.mark.parametrize("num_removed", [0, 1, 2, 3])
+def test_a_kill_while_a_ring_is_removed_leaves_all_of_it_or_nothing(
+    in_memory: Path, monkeypatch: pytest.MonkeyPatch, num_removed: int
+) -> None:
+    settings = replace(SETTINGS, num_shards=2)
+    table = open_table(in_memory, settings)
+    for number in range(4):
+        table.insert(message(number))
+    rows = live_rows(table)
+    removed: list[Path] = []
+    unlink = Path.unlink
+
+    def unlink_until_killed(path: Path, missing_ok: bool = False) -> None:
+        if len(removed) == num_removed:
+            raise InterruptedError
+        removed.append(path)
+        unlink(path, missing_ok)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", unlink_until_killed)
+        with contextlib.suppress(InterruptedError):
+            table.close()
+    assert len(removed) == num_removed
+    table = open_table(in_memory, settings)
+    assert live_rows(table) == (rows if num_removed == 0 else {})
+    table.close()

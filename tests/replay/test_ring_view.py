@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 
 from parl_mq.errors import RingRefused, SnapshotError
 from parl_mq.replay.inspection import inspect_ring
+from parl_mq.replay.mapping import HEADER_BYTES, TAIL
 from parl_mq.replay.ring_view import RingView
 from parl_mq.replay.senders import SenderMark
 from parl_mq.replay.table import Table, TableSettings
@@ -126,6 +129,32 @@ class TestInspection:
             with pytest.raises(ValueError, match="read-only"):
                 view.shards()[0].contents.leaves[0][:] = 0
         assert {path.name: path.read_bytes() for path in (tmp_path / "ring").iterdir()} == before
+
+    def test_a_tail_that_nothing_has_planned_is_refused_and_no_row_passed_over(
+        self, table: Table, tmp_path: Path
+    ) -> None:
+        table.close(remove=False)
+        path = tmp_path / "ring" / "test.000.ring"
+        head = np.memmap(path, np.int64, mode="r+", shape=(HEADER_BYTES // 8,))
+        head[8 + TAIL] += 1
+        head.flush()
+        with RingView(tmp_path / "ring", "test") as view, pytest.raises(RingRefused, match="'tail' of its head"):
+            inspect_ring(view)
+
+    def test_the_description_has_the_settings_that_the_ring_was_opened_with_last(self, tmp_path: Path) -> None:
+        open_table(tmp_path).close(remove=False)
+        table = open_table(tmp_path, replace(SETTINGS, gamma=0.5))
+        with RingView(tmp_path, "test") as view:
+            assert view.description.settings.gamma == 0.5
+        table.close()
+
+    def test_a_pipe_in_the_place_of_a_segment_is_refused_and_not_waited_for(self, table: Table, tmp_path: Path) -> None:
+        table.close(remove=False)
+        path = tmp_path / "ring" / "test.001.ring"
+        path.unlink()
+        os.mkfifo(path)
+        with pytest.raises(RingRefused, match="0 bytes instead of"):
+            RingView(tmp_path / "ring", "test")
 
     def test_where_no_ring_is_it_says_so(self, tmp_path: Path) -> None:
         with pytest.raises(RingRefused, match=f"no ring of table test lies in {tmp_path}"):

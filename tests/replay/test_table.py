@@ -14,6 +14,7 @@ from parl_mq.fragments import FragmentBatch
 from parl_mq.replay.draws import KEYS, PROBABILITIES, importance_weights
 from parl_mq.replay.keys import positions_of, shards_of, tables_of
 from parl_mq.replay.refusals import FragmentsRefused, KeysRefused, PrioritiesRefused, TableEmpty
+from parl_mq.replay.senders import SenderMark
 from parl_mq.replay.table import Table, TableSettings
 from parl_mq.spec import TableSpec
 
@@ -554,3 +555,73 @@ def test_a_copied_batch_may_be_changed_afterwards() -> None:
     table.insert(batch)
     batch.columns["obs"][:] = -1
     assert table.draw(50).columns["obs"].min() == 0
+
+
+@pytest.mark.parametrize(
+    ("mark", "words"),
+    [
+        (SenderMark(5, 1, 1, 1, 1), "name of the sender is 5"),  # type: ignore[arg-type]
+        (SenderMark(b"short", 1, 1, 1, 1), "a digest of 16 bytes"),
+        (SenderMark("actor", 2**63, 1, 1, 1), "epoch of the sender"),
+        (SenderMark("actor", 1, -1, 1, 1), "sequence of the sender is -1"),
+        (SenderMark("actor", 1, 1, 1.5, 1), "rows of the sender is 1.5"),  # type: ignore[arg-type]
+        (SenderMark("actor", 1, 1, 1, None), "num_bytes of the sender is None"),  # type: ignore[arg-type]
+        (("actor", 1), "sender is"),
+    ],
+)
+def test_rows_of_a_sender_whose_mark_cannot_be_stored_are_refused_whole(mark: SenderMark, words: str) -> None:
+    table = make_table(8)
+    insert_single(table, 1)
+    with pytest.raises(ValueError, match=words):
+        table.insert(counter_fragment(2, 1, priorities=[100.0]), sender=mark)
+    with pytest.raises(ValueError, match=words):
+        table.remember(mark)
+    assert (table.num_live, table.total_priority, table.max_magnitude) == (1, 1.0, 1.0)
+    assert set(table.draw(50).columns["obs"][:, 0]) == {1}
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("kind", "other"),
+        ("name", ""),
+        ("name", "a/b"),
+        ("name", 5),
+        ("row_overhead", float("nan")),
+        ("row_overhead", float("inf")),
+        ("row_overhead", 0),
+        ("row_overhead", "2"),
+    ],
+)
+def test_a_setting_that_is_none_is_refused_by_its_name(setting: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"^{setting} is"):
+        TableSettings(**{"name": "test", "capacity": 8, setting: value})
+
+
+def test_numbers_of_any_float_type_go_into_the_files(tmp_path: Path) -> None:
+    given = {"alpha": np.float32(0.5), "gamma": np.float64(0.25), "eps": 1, "row_overhead": np.float32(2)}
+    make_table(8, directory=tmp_path, **given).close(remove=False)
+    table = make_table(8, directory=tmp_path, alpha=0.5, gamma=0.25, eps=1.0, row_overhead=2.0)
+    assert table.is_reopened
+    table.close()
+
+
+@pytest.mark.parametrize("batch_size", [None, "2", 2.0, True, 0, 2**40])
+def test_keys_are_drawn_by_whole_numbers(batch_size: Any) -> None:
+    table = make_table(8)
+    insert_single(table, 1)
+    with pytest.raises(ValueError, match="batch_size is"):
+        table.draw_keys(batch_size)
+
+
+def test_what_is_no_array_cannot_be_filled() -> None:
+    table = make_table(8)
+    insert_single(table, 1)
+    with pytest.raises(ValueError, match="out has no array 'reward'"):
+        table.draw(2, {**table.draw(2).arrays(), "reward": [0.0, 0.0]})  # type: ignore[dict-item]
+
+
+def test_a_table_whose_name_holds_signs_of_a_pattern_finds_its_own_files_alone(tmp_path: Path) -> None:
+    make_table(8, directory=tmp_path, name="ab").close(remove=False)
+    make_table(8, directory=tmp_path, name="a*").close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ab.000.ring", "ab.json"]

@@ -471,6 +471,12 @@ def test_the_first_evaluation_at_the_target_ends_the_run_without_another(crew):
     assert stopped(crew.handle(b"learner-0", Goodbye(), 6.2)) == {b"evaluator-0"}
 
 
+def test_an_evaluation_that_was_under_way_beside_the_one_that_ends_the_run_does_not_become_its_result(crew):
+    evaluated(crew, [475.0], now=6.0)
+    evaluated(crew, [20.0], now=6.2)
+    assert (crew.tally.eval_return, len(crew.tally.evaluations)) == (475.0, 1)
+
+
 def test_a_run_may_go_on_after_its_target():
     state = hub_state("stop.at_target=false")
     join(state, "evaluator")

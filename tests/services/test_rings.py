@@ -11,7 +11,16 @@ from parl_mq.config.models import NodeConfig
 from parl_mq.errors import CodedError, ConfigError, RingRefused, SnapshotError
 from parl_mq.replay.table import Table
 from parl_mq.services.moving import inspect_run, restore_run, snapshot_run
-from parl_mq.services.rings import RUN_DIRECTORY, RUN_ID, ring_of_run, rings_of_run, sweep
+from parl_mq.services.rings import (
+    _KEYS,
+    RUN_DIRECTORY,
+    RUN_ID,
+    check_rings,
+    ring_of_run,
+    rings_of_run,
+    sweep,
+    unused_rings,
+)
 from parl_mq.services.run_directory import RunDirectory
 from parl_mq.services.tables import make_ring_directory, table_settings
 from tests.services.builders import OTHER_SPEC, SPEC, fragments, small_config, spec_offer
@@ -85,7 +94,10 @@ def test_a_ring_that_may_be_asked_for_stays_and_is_told_of(runs, end):
     directory = runs.run(**summary)
     runs.left(None if end.endswith("alone") else directory)
     [line] = sweep(runs.node, but="")
-    assert f"{runs.node.ring_directory / 'one-replay-0'} keeps 0." in line
+    assert line.startswith("rings kept for runs that may be resumed: 1, 0.")
+    [(path, kept)] = unused_rings(runs.node)
+    assert path == runs.node.ring_directory / "one-replay-0"
+    assert kept.startswith("keeps 0.")
     assert runs.names() == ["one-replay-0"]
 
 
@@ -115,7 +127,8 @@ def test_a_damaged_ring_and_a_damaged_run_are_left_alone(runs):
     runs.left(runs.run("two", "two", steps=1), "two")
     (runs.node.ring_directory / "one-replay-0" / "main.json").write_text("nonsense")
     (runs.root / "two" / "hub.json").write_text("nonsense")
-    assert len(list(sweep(runs.node, but=""))) == 2
+    assert len(list(sweep(runs.node, but=""))) == 1
+    assert len(list(unused_rings(runs.node))) == 2
     assert runs.names() == ["one-replay-0", "two-replay-0"]
 
 
@@ -197,3 +210,18 @@ def test_rows_are_not_moved_into_a_run_that_goes_on(runs, tmp_path):
     directory = runs.run()
     with directory.held(), pytest.raises(CodedError, match="another command"):
         restore_run(RunDirectory.open(directory.path), runs.config, tmp_path / "rows", name=None, fresh=False)
+
+
+def test_a_resume_with_settings_that_its_rows_do_not_have_is_refused_by_the_settings_names(runs):
+    runs.left(runs.run())
+    check_rings(runs.config, "one")
+    other = runs.config.model_copy(update={"replay": runs.config.replay.model_copy(update={"tree_arity": 16})})
+    with pytest.raises(ConfigError, match=r"other settings: replay\.tree_arity = 8; give the same ones, or remove"):
+        check_rings(other, "one")
+    check_rings(other, "two")
+
+
+def test_every_setting_of_a_table_that_rows_depend_on_has_a_name_in_the_settings_of_a_run(runs):
+    table = table_settings(runs.config)
+    others = {"row_overhead", "name", "table_index", "gamma"}  # no setting of a run changes the first three
+    assert _KEYS.keys() == {field.name for field in dataclasses.fields(table)} - others

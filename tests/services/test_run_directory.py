@@ -1,12 +1,17 @@
 """The run directory, and what a run remembers."""
 
 import json
+import os
+import resource
+import signal
+from pathlib import Path
 
 import pytest
 
 from parl_mq.config.loader import load_config
-from parl_mq.errors import EXIT_TEMPORARY, CodedError, ConfigError, SnapshotError
-from parl_mq.services.files import write_atomically
+from parl_mq.errors import EXIT_TEMPORARY, CodedError, ConfigError, RecordError, SnapshotError
+from parl_mq.services import run_directory
+from parl_mq.services.files import append_line, write_atomically
 from parl_mq.services.run_directory import RunDirectory
 from parl_mq.services.run_memory import RunMemory
 from tests.services.builders import small_config
@@ -45,6 +50,46 @@ def test_a_place_where_nothing_can_be_made_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="Not a directory"):
         RunDirectory.create(tmp_path / "file" / "run", small_config())
+
+
+FULL = Path("/dev/full")
+"""A file on a full disk."""
+
+
+def test_a_full_disk_is_told_by_the_name_of_the_file_and_leaves_no_part(tmp_path):
+    (tmp_path / "lines").symlink_to(FULL)
+    with pytest.raises(RecordError, match=r"lines cannot be written: No space left on device"):
+        append_line(tmp_path / "lines", "{}")
+    (tmp_path / f".text.{os.getpid()}").symlink_to(FULL)
+    with pytest.raises(RecordError, match=r"text cannot be written: No space left on device"):
+        write_atomically(tmp_path / "text", "new")
+    assert [path.name for path in tmp_path.iterdir()] == ["lines"]
+
+
+def test_a_line_of_which_the_disk_took_a_part_is_taken_back(tmp_path):
+    path = tmp_path / "lines"
+    append_line(path, "first")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
+    try:
+        with pytest.raises(RecordError, match="File too large"):
+            append_line(path, "second")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
+    append_line(path, "third")
+    assert path.read_text() == "first\nthird\n"
+
+
+def test_a_directory_into_which_nothing_can_be_written_is_not_left_behind(tmp_path, monkeypatch):
+    def refuse(path, text):
+        raise RecordError(f"{path} cannot be written")
+
+    monkeypatch.setattr(run_directory, "write_atomically", refuse)
+    with pytest.raises(RecordError, match=r"config\.toml cannot be written"):
+        RunDirectory.create(tmp_path / "run", small_config())
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_only_a_run_directory_is_opened_again(directory, tmp_path):

@@ -182,7 +182,9 @@ def test_an_error_on_purpose_is_logged_without_a_traceback_and_a_defect_with_one
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGTERM, EXIT_OK), (signal.SIGINT, EXIT_INTERRUPTED)], ids=["SIGTERM", "SIGINT"]
+    ("number", "code"),
+    [(signal.SIGTERM, EXIT_OK), (signal.SIGHUP, EXIT_OK), (signal.SIGINT, EXIT_INTERRUPTED)],
+    ids=["SIGTERM", "SIGHUP", "SIGINT"],
 )
 def test_signals_ask_the_service_to_end(number, code):
     reasons = []
@@ -195,6 +197,20 @@ def test_signals_ask_the_service_to_end(number, code):
 
     assert run(service) == code
     assert reasons == [f"signal {number.name}"]
+
+
+def test_a_process_that_is_to_outlive_its_terminal_does_not_hear_of_its_end():
+    async def service(stop):
+        os.kill(os.getpid(), signal.SIGHUP)
+        os.kill(os.getpid(), signal.SIGTERM)  # heard after it
+        await soon(stop.wait())
+        return EXIT_OK if stop.reason == "signal SIGTERM" else EXIT_INTERNAL
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    try:
+        assert run(service) == EXIT_OK
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_the_first_cause_of_nested_groups_is_found():
