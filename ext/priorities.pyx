@@ -32,8 +32,8 @@ cdef extern from "power.hpp" namespace "parl" nogil:
 
 cdef Power POWER = fastest_power()
 cdef double LARGEST = LARGEST_VALUE
-# Powers that take less time than giving the GIL up and getting it back.
-cdef int64_t RELEASE_ITEMS = 1024
+# Fewer powers take less time, 30 us, than another thread may keep the GIL once it has been given up.
+cdef int64_t RELEASE_ITEMS = 8192
 
 cdef object ndarray = np.ndarray
 cdef object empty = np.empty

@@ -40,8 +40,6 @@ cdef enum:
     LONG_HEAD = 256
     # Of the records that a fragment takes so much is asked for before it is written; the processor sees the rest coming.
     MOST_AHEAD = 16384
-    # Getting the GIL back from a busy thread takes up to a switch interval, so it is given up for copies of 10 us and more.
-    RELEASE_BYTES = 65536
 
 
 cdef uint8_t *address(object array, int64_t least, bint is_written) except NULL:
@@ -486,21 +484,27 @@ cdef class Rows:
                              value, default, part.leaves, key)
 
     def gather(self, keys, tuple targets, int64_t start, int64_t stop):
-        cdef uint8_t *addresses[2 * MAX_COLUMNS + 5]
+        cdef uint8_t *addresses[MAX_TARGETS]
         cdef const uint64_t *key = <const uint64_t *>address(keys, stop * 8, False)
         cdef int64_t num_bytes = self._addresses(targets, stop, addresses)
-        cdef uint64_t oldest
-        cdef int64_t i
         if (stop - start) * num_bytes < RELEASE_BYTES:
-            gather_rows(&self._shape, self._observations, self._others, key, start, stop, addresses)
+            self._gather(key, start, stop, addresses)
         else:
             with nogil:
-                gather_rows(&self._shape, self._observations, self._others, key, start, stop, addresses)
+                self._gather(key, start, stop, addresses)
+        return self._torn(key, start, stop)
+
+    cdef void _gather(self, const uint64_t *keys, int64_t start, int64_t stop, uint8_t **addresses) noexcept nogil:
+        gather_rows(&self._shape, self._observations, self._others, keys, start, stop, addresses)
         acquire_fence()
-        oldest = self._shape.prefix + <uint64_t>load(&self._counters[TAIL])
+
+    cdef _torn(self, const uint64_t *keys, int64_t start, int64_t stop):
+        """Indices of keys whose rows have been given up since they were gathered; None if there are none."""
+        cdef uint64_t oldest = self._shape.prefix + <uint64_t>load(&self._counters[TAIL])
+        cdef int64_t i
         for i in range(start, stop):
-            if key[i] < oldest:
-                return [j for j in range(start, stop) if key[j] < oldest]
+            if keys[i] < oldest:
+                return [j for j in range(start, stop) if keys[j] < oldest]
         return None
 
     cdef int64_t _addresses(self, tuple targets, int64_t n, uint8_t **addresses) except -1:

@@ -13,6 +13,8 @@ from parl_mq.replay._priorities cimport Priorities, in_one_piece
 from parl_mq.replay._rows cimport (
     COMMITTED,
     LIVE_FLAG,
+    MAX_TARGETS,
+    RELEASE_BYTES,
     TAIL,
     Incoming,
     Part,
@@ -355,6 +357,24 @@ cdef class Shard:
             total = choose(&self._body, stop - start, key, probability, chance, is_again, False)
         return total
 
+    def draw(self, keys, probabilities, tuple targets, int64_t start, int64_t stop, double chance):
+        cdef uint8_t *addresses[MAX_TARGETS]
+        cdef uint64_t *key = <uint64_t *>address(keys, stop * 8, True)
+        cdef double *probability = <double *>address(probabilities, stop * 8, True)
+        cdef int64_t num_bytes = self.rows._addresses(targets, stop, addresses)
+        cdef int64_t n = stop - start
+        cdef double total
+        if n + self._body.tree.num_dirty < RELEASE_ITEMS and n * num_bytes < RELEASE_BYTES:
+            total = choose(&self._body, n, key + start, probability + start, chance, False, True)
+            if total > 0.0:
+                self.rows._gather(key, start, stop, addresses)
+        else:
+            with nogil:
+                total = choose(&self._body, n, key + start, probability + start, chance, False, False)
+                if total > 0.0:
+                    self.rows._gather(key, start, stop, addresses)
+        return total, self.rows._torn(key, start, stop) if total > 0.0 else None
+
     def store(self, log, Incoming incoming, Part after, int64_t capacity, values, double default,
               double max_magnitude, keys, sender):
         cdef Part part = self.rows.plan(incoming, after, capacity)
@@ -419,33 +439,44 @@ def largest_magnitude(list shards, double least):
     return largest
 
 
-def totals(list shards):
-    cdef Shard shard
-    result = empty(len(shards))
-    cdef double *total = <double *>address(result, 8 * len(shards), True)
+def totals(list shards, bint is_exact=False):
+    cdef Body *bodies[MAX_SHARDS]
+    cdef int64_t num_shards = bodies_of(shards, bodies)
+    result = empty(num_shards)
+    cdef double *total = <double *>address(result, 8 * num_shards, True)
     cdef int64_t s
+    with nogil:
+        for s in range(num_shards):
+            if is_exact:
+                bodies[s].lock.lock()
+                total[s] = fresh_total(bodies[s])
+                bodies[s].lock.unlock()
+            else:
+                total[s] = total_of(bodies[s])
+    return result
+
+
+cdef int64_t bodies_of(list shards, Body **bodies) except -1:
+    cdef Shard shard
+    cdef int64_t s
+    if not 0 < len(shards) <= MAX_SHARDS:
+        raise ValueError(f"{len(shards)} shards are given: a table has 1 to {MAX_SHARDS}")
     for s in range(len(shards)):
         shard = shards[s]
-        with nogil:
-            total[s] = total_of(&shard._body)
-    return result
+        bodies[s] = &shard._body
+    return len(shards)
 
 
 def update(list shards, Priorities rule, keys, magnitudes):
     cdef Update given
-    cdef Shard shard
     cdef Fault fault = NONE
     cdef int64_t bad
     cdef int64_t num_valid
     if not isinstance(keys, ndarray) or keys.dtype != UINT64 or keys.ndim != 1:
         raise KeysRefused(f"keys are {_described(keys)}: they must be uint64 [U]")
-    if not 0 < len(shards) <= MAX_SHARDS:
-        raise ValueError(f"{len(shards)} shards are given: a table has 1 to {MAX_SHARDS}")
+    given.num_shards = bodies_of(shards, given.bodies)
     keys, magnitudes = in_one_piece(keys), in_one_piece(magnitudes)
-    given.n, given.num_shards = keys.shape[0], len(shards)
-    for s in range(given.num_shards):
-        shard = shards[s]
-        given.bodies[s] = &shard._body
+    given.n = keys.shape[0]
     given.keys = <const uint64_t *>address(keys, given.n * 8, False)
     given.magnitudes = rule.checked(magnitudes, given.n)
     memory = empty(4 * given.n)

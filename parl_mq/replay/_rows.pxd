@@ -48,6 +48,9 @@ cdef enum:
     LIVE_FLAG = 1
     STARTS_FLAG = 2
     MAX_COLUMNS = 256
+    MAX_TARGETS = 517  # two for each column, and five figures
+    # Getting the GIL back from a busy thread takes up to a switch interval, so it is given up for copies of 10 us and more.
+    RELEASE_BYTES = 65536
 
 
 cdef struct Fragments:
@@ -110,3 +113,5 @@ cdef class Rows:
     cdef _place(self, Incoming incoming, Part part, int64_t capacity)
     cdef int64_t _victims(self, Part part, int64_t capacity)
     cdef int64_t _addresses(self, tuple targets, int64_t n, uint8_t **addresses) except -1
+    cdef void _gather(self, const uint64_t *keys, int64_t start, int64_t stop, uint8_t **addresses) noexcept nogil
+    cdef _torn(self, const uint64_t *keys, int64_t start, int64_t stop)

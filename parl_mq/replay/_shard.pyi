@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -99,6 +100,24 @@ class Shard:
             ValueError: an array is too short or not contiguous.
         """
 
+    def draw(
+        self,
+        keys: Keys,
+        probabilities: Float64s,
+        targets: tuple[npt.NDArray[Any], ...],
+        start: int,
+        stop: int,
+        chance: float,
+    ) -> tuple[float, list[int] | None]:
+        """`choose`, and Rows.gather of what was chosen, with the GIL given up once.
+
+        Returns:
+            The total, and what Rows.gather returns.
+
+        Raises:
+            ValueError: as both.
+        """
+
     observer: Callable[[str], object] | None
     """Hears of each step of `store` when it is done: for tests, which look at what a kill just then would leave."""
 
@@ -148,8 +167,13 @@ class Shard:
 def largest_magnitude(shards: list[Shard], least: float) -> float:
     """The largest magnitude that was ever applied in any of them, at least `least`."""
 
-def totals(shards: list[Shard]) -> Float64s:
-    """[S] sum of the leaves of each shard; of one that another thread is at work on, the newest that is known."""
+def totals(shards: list[Shard], is_exact: bool = False) -> Float64s:
+    """[S] sum of the leaves of each shard.
+
+    Args:
+        shards: 1 to 256.
+        is_exact: waits for a shard that another thread is at work on; else the newest total that is known will do.
+    """
 
 def update(shards: list[Shard], rule: Priorities, keys: Keys, magnitudes: Float64s) -> int:
     """Gives rows new priorities, the last one where a key stands twice, and notes the largest magnitude.

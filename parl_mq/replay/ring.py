@@ -238,10 +238,13 @@ class Ring:
             The total at the draw, or None where no row is live: nothing was drawn then. A total of 0 stands for a
             uniform draw.
         """
-        total = self.choose(targets.keys, targets.probabilities, start, stop, chance)
-        if total is None:
-            return None
-        torn = self.rows.gather(targets.keys, targets.columns, start, stop)
+        total, torn = self.shard.draw(targets.keys, targets.probabilities, targets.columns, start, stop, chance)
+        if total == 0.0:
+            chosen = self.choose(targets.keys, targets.probabilities, start, stop, chance)
+            if chosen is None:
+                return None
+            total = chosen
+            torn = self.rows.gather(targets.keys, targets.columns, start, stop)
         if torn is not None:
             self._draw_again(torn, targets, chance)
         return total

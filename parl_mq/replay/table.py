@@ -27,6 +27,7 @@ from parl_mq.replay.layout import RowLayout
 from parl_mq.replay.mapping import COMMITTED, RESERVED, TAIL, Segment, SegmentIdentity, new_segment
 from parl_mq.replay.memory import check_memory
 from parl_mq.replay.recovery import find_repair
+from parl_mq.replay.recycling import Kind, Recycler
 from parl_mq.replay.refusals import PrioritiesRefused, TableEmpty
 from parl_mq.replay.ring import Leaves, Ring, Targets
 from parl_mq.replay.ring_files import RingFiles
@@ -119,10 +120,11 @@ class Table:
         self._drawn_names = names[:-2]  # keys and probabilities stand behind them
         if len(set(names)) != len(names):
             raise ValueError(f"an extra column has the name of one of a draw's own: {names}")
-        self._newest_batch: tuple[int, list[tuple[str, tuple[int, ...], np.dtype[Any]]]] = (0, [])
+        self._newest_batch: tuple[int, list[Kind], int] = (0, [], 0)
         self._rng = rng
         self._turn = 0
         self._draws = 0
+        self._recycler = Recycler()
         self._num_refused = 0
         self._has_warned = False
         self.ring_id = secrets.token_hex(8)
@@ -204,7 +206,7 @@ class Table:
     @property
     def total_priority(self) -> float:
         """Sum of all live rows' (magnitude + eps)^alpha."""
-        return sum(ring.total() for ring in self._rings)
+        return float(totals(self._shards, is_exact=True).sum())
 
     @property
     def max_magnitude(self) -> float:
@@ -342,7 +344,8 @@ class Table:
 
         Args:
             batch_size: B >= 1; may exceed the live rows.
-            out: arrays to fill, as `draw_columns` describes them, C-contiguous; None makes new ones.
+            out: arrays to fill, as `draw_columns` describes them, C-contiguous; None takes new ones, or those of an
+                earlier draw that nobody holds any more.
 
         Raises:
             TableEmpty: there is no live row.
@@ -350,9 +353,9 @@ class Table:
                 shape or dtype.
         """
         batch_size = _checked_size(batch_size)
-        wanted = self._arrays_of(batch_size)
+        wanted, num_bytes = self._arrays_of(batch_size)
         if out is None:
-            arrays = [np.empty(shape, dtype) for _, shape, dtype in wanted]
+            arrays = self._recycler.take(wanted, num_bytes)
         else:
             arrays = [_fitting(out, name, shape, dtype) for name, shape, dtype in wanted]
         *columns, keys, probabilities = arrays
@@ -385,13 +388,15 @@ class Table:
         )
         return Draw({}, keys, probabilities, self.num_live, total)
 
-    def _arrays_of(self, batch_size: int) -> list[tuple[str, tuple[int, ...], np.dtype[Any]]]:
-        size, arrays = self._newest_batch  # read once: another thread may draw batches of another size
+    def _arrays_of(self, batch_size: int) -> tuple[list[Kind], int]:
+        """Name, shape and dtype of a draw's arrays, and their bytes."""
+        size, kinds, num_bytes = self._newest_batch  # read once: another thread may draw batches of another size
         if size != batch_size:
             columns = self.draw_columns(batch_size)
-            arrays = [(column.name, column.shape, np.dtype(column.dtype)) for column in columns]
-            self._newest_batch = batch_size, arrays
-        return arrays
+            kinds = [(column.name, column.shape, np.dtype(column.dtype)) for column in columns]
+            num_bytes = sum(column.num_bytes for column in columns)
+            self._newest_batch = batch_size, kinds, num_bytes
+        return kinds, num_bytes
 
     def _fill(self, batch_size: int, draw: Callable[[Ring, int, int, float], float | None]) -> float:
         """Lets each ring draw its share: `draw` takes the ring, the rows [start, stop), and the ring's chance."""

@@ -509,6 +509,24 @@ def test_the_replay_loads_neither_torch_nor_zmq() -> None:
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout.strip() == b"[]"
 
 
+def test_a_batch_that_is_held_keeps_its_values_while_others_are_drawn() -> None:
+    replay = UniformReplay(100, {"obs": ((500,), "float32"), "action": ((), "int64")})
+    for number in range(100):
+        obs = np.full(500, number, np.float32)
+        replay.add(**{**transition(number), "obs": obs, "next_obs": obs + 1})
+    held = [replay.sample(64) for _ in range(3)]
+    kept = [(batch.obs.copy(), batch.key.copy()) for batch in held]
+    parts = [replay.sample(64).obs[3:5] for _ in range(3)]
+    values = [part.copy() for part in parts]
+    for _ in range(20):
+        replay.sample(64)
+    for batch, (obs, key) in zip(held, kept, strict=True):
+        np.testing.assert_array_equal(batch.obs, obs)
+        np.testing.assert_array_equal(batch.key, key)
+    for part, value in zip(parts, values, strict=True):
+        np.testing.assert_array_equal(part, value)
+
+
 @pytest.mark.parametrize(
     ("argument", "value"),
     [
