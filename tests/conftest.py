@@ -1,5 +1,6 @@
 """What holds around every test."""
 
+import signal
 import sys
 from collections.abc import Iterator
 
@@ -11,3 +12,11 @@ def plain_arithmetic() -> Iterator[None]:
     """No test leaves its thread taking subnormals for zero: the tests after it would compute with that."""
     yield
     assert sys.float_info.min / 2 > 0, "this test set flush-to-zero in the thread that runs the tests"
+
+
+@pytest.fixture
+def heard_hangups() -> Iterator[None]:
+    """SIGHUP has its effect, on child processes too, also where the tests run under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)

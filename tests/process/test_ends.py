@@ -47,6 +47,7 @@ def test_no_node_outlives_a_killed_command_and_the_last_counters_are_kept(tmp_pa
 
 
 @pytest.mark.parametrize(("number", "expected"), [(signal.SIGINT, 130), (signal.SIGTERM, 0), (signal.SIGHUP, 0)])
+@pytest.mark.usefixtures("heard_hangups")
 def test_a_signal_ends_the_run_in_order_and_leaves_a_usable_directory(
     number: signal.Signals, expected: int, tmp_path: Path
 ) -> None:

@@ -206,7 +206,7 @@ class TestSnapshots:
         reopened.close()
 
     def test_a_snapshot_taken_under_load_holds_whole_rows(self, tmp_path: Path) -> None:
-        table = inserting.open_table(tmp_path / "ring", 100_000)  # not overwritten whole while it is read
+        table = inserting.open_table(tmp_path / "ring", 40_000)
         is_over = threading.Event()
 
         def insert() -> None:

@@ -186,6 +186,7 @@ def test_an_error_on_purpose_is_logged_without_a_traceback_and_a_defect_with_one
     [(signal.SIGTERM, EXIT_OK), (signal.SIGHUP, EXIT_OK), (signal.SIGINT, EXIT_INTERRUPTED)],
     ids=["SIGTERM", "SIGHUP", "SIGINT"],
 )
+@pytest.mark.usefixtures("heard_hangups")
 def test_signals_ask_the_service_to_end(number, code):
     reasons = []
 
