@@ -150,6 +150,8 @@ def store_without_zeroing(ring: Ring, incoming: Any, after: Any, leaves: Any, ke
     ring._log.reserve(part.end, part.tail)
     with ring.lock:
         ring.rows.evict(part)
+    for _ in range(20):
+        time.sleep(0)  # gives the others the interpreter, who draw what has gone
     ring.rows.scatter(incoming, part, leaves.values, leaves.default, keys)
     with ring.lock:
         ring.shard.write_leaves(part)
