@@ -55,11 +55,18 @@ class UpdateOutcome:
     figures: Mapping[str, float]
     was_skipped: bool = False
 
+    @classmethod
+    def skipped(cls, magnitudes: npt.NDArray[np.float64]) -> UpdateOutcome:
+        """Of an update that was not made: rows whose error is not finite are drawn as rarely as the table allows."""
+        return cls(np.where(np.isfinite(magnitudes), magnitudes, 0.0), {}, was_skipped=True)
+
 
 class Trainer(Protocol):
     """The learner's half of an algorithm. Lives in one thread."""
 
-    num_updates: int
+    @property
+    def num_updates(self) -> int:
+        """Gradient steps taken, without the skipped ones."""
 
     def update(self, batch: TrainingBatch) -> UpdateOutcome:
         """One gradient step."""

@@ -148,8 +148,7 @@ class DQNTrainer:
         magnitude_B = np.abs(error_B)
         loss = float(np.dot(weight_B, loss_B)) / batch_size
         if not (isfinite(loss) and isfinite(grad_norm)):
-            # Rows whose error is not finite are to be drawn as rarely as the table allows.
-            return UpdateOutcome(np.where(np.isfinite(magnitude_B), magnitude_B, 0.0), {}, was_skipped=True)
+            return UpdateOutcome.skipped(magnitude_B)
         q_mean, td_mean = float(q_B.sum()) / batch_size, float(magnitude_B.sum()) / batch_size
         figures = {
             "loss": loss,

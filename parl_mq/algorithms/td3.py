@@ -173,8 +173,7 @@ class TD3Trainer:
         magnitude_B = np.abs(error_NB).mean(0)
         loss = squared_loss(error_NB, weight_B)
         if not (isfinite(loss) and isfinite(critic_norm) and np.isfinite(actor_part[:1]).all()):
-            # Rows whose error is not finite are to be drawn as rarely as the table allows.
-            return UpdateOutcome(np.where(np.isfinite(magnitude_B), magnitude_B, 0.0), {}, was_skipped=True)
+            return UpdateOutcome.skipped(magnitude_B)
         figures = {
             "loss": loss,
             "grad_norm": critic_norm,
