@@ -3,9 +3,9 @@
 
 from hashlib import blake2b
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
+from parl_mq.replay._arrays cimport address
 from parl_mq.replay._shard cimport Counts
 
 
@@ -139,18 +139,6 @@ cdef enum:
     PLAN_WORDS = 3
     LIVE_FLAG = 1
     KNOWN_FLAGS = 3
-
-
-cdef uint8_t *address(object array, int64_t least, bint is_written) except NULL:
-    """Where an array's bytes lie; the caller keeps the array alive."""
-    cdef Py_buffer view
-    PyObject_GetBuffer(array, &view, PyBUF_WRITABLE if is_written else PyBUF_SIMPLE)
-    cdef uint8_t *start = <uint8_t *>view.buf
-    cdef int64_t length = view.len
-    PyBuffer_Release(&view)
-    if length < least:
-        raise ValueError(f"an array has {length} bytes instead of {least}")
-    return start
 
 
 def checksum(words):

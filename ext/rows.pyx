@@ -3,14 +3,6 @@
 
 import numpy as np
 
-from cpython.buffer cimport (
-    PyBUF_SIMPLE,
-    PyBUF_STRIDES,
-    PyBUF_WRITABLE,
-    PyBuffer_IsContiguous,
-    PyBuffer_Release,
-    PyObject_GetBuffer,
-)
 from cpython.object cimport PyObject
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
@@ -18,7 +10,7 @@ from libc.string cimport memcpy, memset
 
 from parl_mq.replay.refusals import FragmentsRefused
 
-from parl_mq.replay._arrays cimport Array, check_layout, fields_of, kContiguous
+from parl_mq.replay._arrays cimport Array, address, check_layout, fields_of, kContiguous
 
 
 cdef extern from "rows.hpp" namespace "parl" nogil:
@@ -40,18 +32,6 @@ cdef enum:
     LONG_HEAD = 256
     # Of the records that a fragment takes so much is asked for before it is written; the processor sees the rest coming.
     MOST_AHEAD = 16384
-
-
-cdef uint8_t *address(object array, int64_t least, bint is_written) except NULL:
-    """Where an array's bytes lie; the caller keeps the array alive."""
-    cdef Py_buffer view
-    PyObject_GetBuffer(array, &view, PyBUF_WRITABLE if is_written else PyBUF_SIMPLE)
-    cdef uint8_t *start = <uint8_t *>view.buf
-    cdef int64_t length = view.len
-    PyBuffer_Release(&view)
-    if length < least:
-        raise ValueError(f"an array has {length} bytes instead of {least}")
-    return start
 
 
 cdef inline int64_t rows_of(const Fragments *given, int64_t f) noexcept nogil:

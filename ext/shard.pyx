@@ -9,6 +9,7 @@ from libc.string cimport memset
 
 from parl_mq.replay.refusals import KeysRefused
 
+from parl_mq.replay._arrays cimport address
 from parl_mq.replay._priorities cimport Priorities, in_one_piece
 from parl_mq.replay._rows cimport (
     COMMITTED,
@@ -21,7 +22,6 @@ from parl_mq.replay._rows cimport (
     Rows,
     Shape,
     acquire_fence,
-    address,
     header_at,
     load,
     prefetch,

@@ -9,8 +9,8 @@ from libc.string cimport memcpy
 
 from parl_mq.replay.values import checked
 
-from parl_mq.replay._arrays cimport Array, check_layout, fields_of, kContiguous
-from parl_mq.replay._rows cimport MAX_COLUMNS, address
+from parl_mq.replay._arrays cimport Array, address, check_layout, fields_of, kContiguous
+from parl_mq.replay._rows cimport MAX_COLUMNS
 
 
 cdef extern from "rows.hpp" namespace "parl" nogil:

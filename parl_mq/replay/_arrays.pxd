@@ -1,7 +1,9 @@
 # cython: language_level=3
-"""The head of a NumPy array; see ext/arrays.hpp. Modules that use it call `check_layout` once."""
+"""The bytes of arrays, and the head of a NumPy array (ext/arrays.hpp), whose users call `check_layout` once."""
 
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.object cimport PyObject
+from libc.stdint cimport int64_t, uint8_t
 
 
 cdef extern from "arrays.hpp" namespace "parl" nogil:
@@ -32,3 +34,15 @@ cdef inline int check_layout(np) except -1:
             or other.flags & (kContiguous | kWriteable) or other.shape[0] != 5):
         raise ImportError(f"NumPy {np.__version__} has another array object than parl_mq was written for")
     return 0
+
+
+cdef inline uint8_t *address(object array, int64_t least, bint is_written) except NULL:
+    """Where an array's bytes lie; the caller keeps the array alive."""
+    cdef Py_buffer view
+    PyObject_GetBuffer(array, &view, PyBUF_WRITABLE if is_written else PyBUF_SIMPLE)
+    cdef uint8_t *start = <uint8_t *>view.buf
+    cdef int64_t length = view.len
+    PyBuffer_Release(&view)
+    if length < least:
+        raise ValueError(f"an array has {length} bytes instead of {least}")
+    return start

@@ -61,9 +61,6 @@ cdef struct Fragments:
     const uint8_t *spans  # of every row, or NULL: 1
 
 
-cdef uint8_t *address(object array, int64_t least, bint is_written) except NULL
-
-
 cdef class Part:
     cdef readonly int64_t first
     cdef readonly int64_t stop
