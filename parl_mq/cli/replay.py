@@ -83,13 +83,14 @@ def snapshot(
     """Write a run's ring into one file. The replay node, if it runs, does not wait for it."""
     import sys
 
+    from parl_mq.replay.memory import mib
     from parl_mq.services.moving import snapshot_run
 
     directory, config = _run(run_dir, settings)
     done = snapshot_run(directory, config.node, file, name=name)
     left_out = f"; {done.num_left_out:,} were overwritten meanwhile and left out" if done.num_left_out else ""
     print(
-        f"{done.num_live:,} live rows, {done.num_bytes / 2**20:,.1f} MiB, in {done.duration_s:.1f} s{left_out}",
+        f"{done.num_live:,} live rows, {mib(done.num_bytes)}, in {done.duration_s:.1f} s{left_out}",
         file=sys.stderr,
     )
 

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from parl_mq.observe.words import compact
 from parl_mq.replay.inspection import Histogram, RingFigures
+from parl_mq.replay.memory import mib
 
 BAR_WIDTH: Final = 40
 
@@ -25,7 +26,7 @@ def print_figures(figures: RingFigures, console: Console, *, title: str) -> None
     console.print(Text(title, "bold"))
     lines = {
         "rows": f"{figures.num_live:,} of {figures.capacity:,} live ({figures.fill:.1%}), "
-        f"{figures.num_rows:,} in memory, {figures.num_bytes / 2**20:,.1f} MiB",
+        f"{figures.num_rows:,} in memory, {mib(figures.num_bytes)}",
         "books": f"{figures.num_inserted:,} inserted, {figures.num_evicted:,} evicted, {figures.num_drawn:,} drawn",
         "priorities": f"{figures.num_updated:,} updated, {figures.num_stale:,} came too late",
         "senders": f"{figures.num_senders:,}",

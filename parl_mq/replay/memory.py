@@ -38,8 +38,8 @@ class MemoryNeed:
 
     def __str__(self) -> str:
         return (
-            f"{self.num_rows:,} rows x {self.row_bytes:,} bytes = {_gib(self.rows_bytes)} + sum tree "
-            f"{_gib(self.tree_bytes)} = {_gib(self.num_bytes)}"
+            f"{self.num_rows:,} rows x {self.row_bytes:,} bytes = {gib(self.rows_bytes)} + sum tree "
+            f"{gib(self.tree_bytes)} = {gib(self.num_bytes)}"
         )
 
 
@@ -67,7 +67,7 @@ def check_memory(
     for what, there_is in limits.items():
         if there_is is not None and need.num_bytes - reused > there_is * _SHARE:
             raise MemoryRefused(
-                f"the table needs {need}, which is more than {_SHARE:.0%} of {what}, {_gib(there_is)}; lower "
+                f"the table needs {need}, which is more than {_SHARE:.0%} of {what}, {gib(there_is)}; lower "
                 "replay.buffer_size, or use a machine or a ring directory with more room"
             )
 
@@ -121,5 +121,11 @@ def _existing_parent(directory: Path) -> Path:
     return next(path for path in (directory, *directory.absolute().parents) if path.exists())
 
 
-def _gib(num_bytes: int) -> str:
+def gib(num_bytes: int) -> str:
+    """A size for people."""
     return f"{num_bytes / 2**30:,.2f} GiB"
+
+
+def mib(num_bytes: int) -> str:
+    """A smaller one."""
+    return f"{num_bytes / 2**20:,.1f} MiB"

@@ -16,7 +16,7 @@ from typing import Final
 from parl_mq.config.models import NodeConfig, RunConfig
 from parl_mq.errors import ConfigError, ParlError
 from parl_mq.net.endpoints import check_endpoint
-from parl_mq.replay.memory import available_memory, cgroup_headroom, is_in_memory
+from parl_mq.replay.memory import available_memory, cgroup_headroom, gib, is_in_memory
 from parl_mq.services.devices import Devices
 from parl_mq.services.findings import Finding, Verdict
 from parl_mq.services.preflight import check_run
@@ -148,8 +148,8 @@ def open_files(run: RunConfig) -> int:
 def _memory() -> Finding:
     available, group = available_memory(), cgroup_headroom()
     is_limited = group is not None and (available is None or group < available)
-    within = f", {_size(group)} within the limit of this process" if group is not None and is_limited else ""
-    return Finding("memory", "ok", f"{'unknown' if available is None else _size(available)} available{within}")
+    within = f", {gib(group)} within the limit of this process" if group is not None and is_limited else ""
+    return Finding("memory", "ok", f"{'unknown' if available is None else gib(available)} available{within}")
 
 
 def _rings(node: NodeConfig) -> Iterator[Finding]:
@@ -193,11 +193,7 @@ def _space(about: str, place: Path, name: str) -> Finding:
     free = os.statvfs(place)
     num_bytes = free.f_bavail * free.f_frsize
     verdict: Verdict = "note" if num_bytes < SMALL_SPACE_BYTES else "ok"
-    return Finding(about, verdict, f"{name}, {_size(num_bytes)} free")
-
-
-def _size(num_bytes: int) -> str:
-    return f"{num_bytes / 2**30:,.2f} GiB"
+    return Finding(about, verdict, f"{name}, {gib(num_bytes)} free")
 
 
 def _dotted(version: tuple[int, int]) -> str:

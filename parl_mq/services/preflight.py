@@ -8,7 +8,7 @@ from typing import Final
 
 from parl_mq.config.models import RunConfig
 from parl_mq.errors import ConfigError, EnvironmentFault, MemoryRefused
-from parl_mq.replay.memory import available_memory, cgroup_headroom
+from parl_mq.replay.memory import available_memory, cgroup_headroom, gib
 from parl_mq.rollout.building import table_spec
 from parl_mq.services.devices import Devices
 from parl_mq.services.tables import check_fits
@@ -42,7 +42,7 @@ class NetworkNeed:
 
     def __str__(self) -> str:
         one = self.num_parameters * PARAMETER_BYTES
-        return f"{self.num_parameters:,} parameters = {_gib(one)}, x {self.num_copies} copies = {_gib(self.num_bytes)}"
+        return f"{self.num_parameters:,} parameters = {gib(one)}, x {self.num_copies} copies = {gib(self.num_bytes)}"
 
 
 def check_run(config: RunConfig, *, reused_bytes: int = 0) -> TableSpec:
@@ -101,10 +101,6 @@ def check_networks(
     if there_is is not None and need.num_bytes > there_is:
         sizes = ("algorithm.hidden_sizes",) if "hidden_sizes" in type(config.algorithm).model_fields else ()
         raise MemoryRefused(
-            f"the networks need {need}, which is more than the memory available, {_gib(there_is)}; make them smaller, "
+            f"the networks need {need}, which is more than the memory available, {gib(there_is)}; make them smaller, "
             "or start fewer actors"
         ).about(*sizes or ("algorithm.name",), "actor.num_actors")
-
-
-def _gib(num_bytes: int) -> str:
-    return f"{num_bytes / 2**30:,.2f} GiB"

@@ -11,6 +11,7 @@ from typing import Final
 
 from parl_mq.config.models import NodeConfig, RunConfig
 from parl_mq.errors import ConfigError, RingRefused, SnapshotError
+from parl_mq.replay.memory import mib
 from parl_mq.replay.ring_files import RingDescription, description_path
 from parl_mq.replay.ring_view import RingView
 from parl_mq.services.run_directory import RunDirectory
@@ -144,11 +145,11 @@ def sweep(node: NodeConfig, *, but: str) -> Iterator[str]:
             with locked(ring.path) as is_ours:
                 if is_ours:
                     shutil.rmtree(ring.path, ignore_errors=True)
-                    yield f"removed {ring.path}, {_mib(ring.num_bytes)}: {why}"
+                    yield f"removed {ring.path}, {mib(ring.num_bytes)}: {why}"
         else:
             kept.append(ring)
     if kept:
-        size = _mib(sum(ring.num_bytes for ring in kept))
+        size = mib(sum(ring.num_bytes for ring in kept))
         yield f"rings kept for runs that may be resumed: {len(kept)}, {size}; `parl-mq doctor` lists them"
 
 
@@ -157,11 +158,7 @@ def unused_rings(node: NodeConfig) -> Iterator[tuple[Path, str]]:
     for ring in _all_rings(node):
         if not ring.is_in_use:
             run = f"for {ring.run_directory} to be resumed" if ring.run_directory else "for a run that is not named"
-            yield ring.path, f"keeps {_mib(ring.num_bytes)} {run}"
-
-
-def _mib(num_bytes: int) -> str:
-    return f"{num_bytes / 2**20:,.1f} MiB"
+            yield ring.path, f"keeps {mib(ring.num_bytes)} {run}"
 
 
 def _all_rings(node: NodeConfig) -> Iterator[FoundRing]:

@@ -28,6 +28,7 @@ from parl_mq.errors import (
 )
 from parl_mq.net.endpoints import check_endpoint
 from parl_mq.net.zmq_channel import Network
+from parl_mq.replay.memory import mib
 from parl_mq.services.health import START_S, Watch
 from parl_mq.services.hub_link import HubLink
 from parl_mq.services.processes import Child, size_of, start_node
@@ -179,7 +180,7 @@ class Supervisor:
         if not was_killed and not self._failed.done() and self._directory.is_done():
             remove_rings(self._config.node, run_id)
         for ring in rings_of_run(self._config.node, run_id):
-            self._on_event(f"kept for --resume: {ring.path}, {ring.num_bytes / 2**20:,.1f} MiB")
+            self._on_event(f"kept for --resume: {ring.path}, {mib(ring.num_bytes)}")
 
     async def _see_through(self, network: Network, stop: StopSignal) -> None:
         """Keeps the nodes running, and returns when the run has come to its end."""
