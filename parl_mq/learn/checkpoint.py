@@ -21,6 +21,7 @@ from pydantic import BaseModel, NonNegativeInt, ValidationError
 
 from parl_mq.errors import SnapshotError
 from parl_mq.model.snapshot import digest_of
+from parl_mq.replay.durable import sync_directory
 
 FORMAT: Final = 1
 """Grows with every change after which older readers would go wrong."""
@@ -98,7 +99,7 @@ def save_best(root: Path, checkpoint: Checkpoint) -> Path:
         link.unlink(missing_ok=True)
         link.symlink_to(path.name)
         link.replace(root / BEST)
-        _sync_directory(root)
+        sync_directory(root)
         _remove(*(other for other in root.glob(f"{BEST}-*") if other != path))
     return path
 
@@ -156,7 +157,7 @@ def _write(root: Path, name: str, checkpoint: Checkpoint) -> Path:
     free_names = (name if again == 0 else f"{name}-{again:03d}" for again in count())
     path = next(path for free_name in free_names if not (path := root / free_name).exists())
     unfinished.rename(path)
-    _sync_directory(root)
+    sync_directory(root)
     return path
 
 
@@ -172,19 +173,11 @@ def _write_files(directory: Path, checkpoint: Checkpoint) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-    _sync_directory(directory)
+    sync_directory(directory)
 
 
 def _to_json(values: Mapping[str, Any]) -> bytes:
     return json.dumps(values, allow_nan=False, indent=1, sort_keys=True).encode()
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _remove(*paths: Path) -> None:

@@ -1,4 +1,4 @@
-"""Files that are replaced whole, and are on the disk when the call returns."""
+"""Files that are replaced whole, and are on the disk when the call returns if they are to last."""
 
 from __future__ import annotations
 
@@ -10,22 +10,28 @@ from typing import BinaryIO
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
+def replacing(path: Path, *, lasting: bool = True) -> Iterator[BinaryIO]:
     """A new file that takes the place of `path` when the block ends; where it fails, nothing has changed.
+
+    Args:
+        path: of the file.
+        lasting: it outlives a power cut, which takes the disk a while.
 
     Raises:
         OSError: it cannot be written.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with temporary.open("w+b") as file:
+        with temporary.open("wb") as file:
             yield file
             file.flush()
-            os.fsync(file.fileno())
+            if lasting:
+                os.fsync(file.fileno())
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
-    sync_directory(path.parent)
+    if lasting:
+        sync_directory(path.parent)
 
 
 def sync_directory(directory: Path) -> None:

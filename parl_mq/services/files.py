@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from parl_mq.errors import RecordError
+from parl_mq.replay.durable import replacing
 
 
 def write_atomically(path: Path, text: str, *, lasting: bool = True) -> None:
@@ -21,18 +22,8 @@ def write_atomically(path: Path, text: str, *, lasting: bool = True) -> None:
     Raises:
         RecordError: it cannot be written; the old text stays.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with writing(path):
-        try:
-            with temporary.open("w") as file:
-                file.write(text)
-                file.flush()
-                if lasting:
-                    os.fsync(file.fileno())
-            temporary.replace(path)
-        except OSError:
-            temporary.unlink(missing_ok=True)
-            raise
+    with writing(path), replacing(path, lasting=lasting) as file:
+        file.write(text.encode())
 
 
 def append_line(path: Path, line: str) -> None:
