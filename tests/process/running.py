@@ -61,8 +61,19 @@ class Run:
 
     def wait_until_training(self, timeout_s: float = 60.0) -> dict[str, psutil.Process]:
         """Waits for the first updates, and returns the nodes."""
-        poll_until(lambda: any(row.get("updates_total", 0) > 0 for row in self.metrics()) or None, timeout_s)
+        self.until(lambda: any(row.get("updates_total", 0) > 0 for row in self.metrics()) or None, timeout_s)
         return self.nodes()
+
+    def until(self, find: Callable[[], T | None], timeout_s: float = 60.0) -> T:
+        """What `find` gives as soon as it gives something; fails after `timeout_s`, or as soon as the command ends."""
+
+        def found() -> T | None:
+            if (code := self.process.poll()) is not None:
+                told = self.process.communicate()[1]
+                raise AssertionError(f"the command ended with code {code} while it was needed; it said:\n{told}")
+            return find()
+
+        return poll_until(found, timeout_s)
 
     def metrics(self) -> list[dict[str, Any]]:
         """The rows of metrics.jsonl so far."""

@@ -74,7 +74,7 @@ def test_a_signal_ends_the_run_in_order_and_leaves_a_usable_directory(
 
 def test_a_signal_before_the_first_step_ends_the_run(tmp_path: Path) -> None:
     with running(tmp_path / "run") as run:
-        poll_until(lambda: run.nodes().get("hub"), 60)
+        run.until(lambda: run.nodes().get("hub"))
         run.process.send_signal(signal.SIGTERM)
         code, _, _ = run.finish()
         assert code == 0
@@ -112,7 +112,7 @@ def test_max_steps_ends_the_run_with_code_0_and_a_final_evaluation(tmp_path: Pat
 @pytest.mark.parametrize("wanted", [4.0, 8.0])
 def test_measured_samples_per_insert_are_within_5_percent_of_the_setting(wanted: float, tmp_path: Path) -> None:
     with running(tmp_path / "run", "--set", f"replay.samples_per_insert={wanted}", "--max-seconds", "300") as run:
-        ratio = poll_until(lambda: _samples_per_insert(run.metrics(), at_least=200_000), 120)
+        ratio = run.until(lambda: _samples_per_insert(run.metrics(), at_least=200_000), 120)
         run.process.send_signal(signal.SIGTERM)
         code, _, stderr = run.finish()
         assert code == 0, stderr
@@ -131,10 +131,11 @@ def _samples_per_insert(metrics: list[dict[str, Any]], *, at_least: int) -> floa
 
 
 def test_two_actors_are_two_processes_whose_rows_are_all_accounted_for(tmp_path: Path) -> None:
-    with running(tmp_path / "run", "--actors", "2", "--max-steps", "20000") as run:
+    with running(tmp_path / "run", "--actors", "2") as run:
         nodes = run.wait_until_training()
         assert nodes["actor-0"].pid != nodes["actor-1"].pid
-        poll_until(lambda: min(nodes[name].cpu_times().user for name in ("actor-0", "actor-1")) or None, 60)
+        run.until(lambda: min(nodes[name].cpu_times().user for name in ("actor-0", "actor-1")) or None)
+        run.process.send_signal(signal.SIGTERM)
         code, _, stderr = run.finish()
         assert code == 0, stderr
         assert run.alive() == []

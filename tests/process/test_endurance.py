@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.process.running import Run, poll_until, running
+from tests.process.running import Run, running
 
 ROLES = ("hub", "replay-0", "learner-0", "actor-0", "evaluator-0", "zygote")
 
@@ -26,12 +26,12 @@ def _figure(run: Run, name: str) -> float:
 def _wait_for_steps(run: Run, more: float, timeout_s: float = 60.0) -> None:
     """Waits until so many more environment steps and some updates are done: everybody is at work."""
     steps, updates = _figure(run, "env_steps_total"), _figure(run, "updates_total")
-    poll_until(lambda: _figure(run, "env_steps_total") >= steps + more or None, timeout_s)
-    poll_until(lambda: _figure(run, "updates_total") != updates or None, timeout_s)
+    run.until(lambda: _figure(run, "env_steps_total") >= steps + more or None, timeout_s)
+    run.until(lambda: _figure(run, "updates_total") != updates or None, timeout_s)
 
 
 def _replaced(run: Run, name: str, old: psutil.Process) -> psutil.Process:
-    return poll_until(lambda: _other(run.nodes().get(name), old), 60)
+    return run.until(lambda: _other(run.nodes().get(name), old))
 
 
 def _other(found: psutil.Process | None, old: psutil.Process) -> psutil.Process | None:
@@ -45,24 +45,6 @@ def _assert_balanced(summary: dict[str, Any]) -> None:
     assert rows["balanced"] is True
 
 
-@pytest.mark.parametrize("victim", ROLES)
-def test_a_run_survives_the_death_of_a_node(victim: str, tmp_path: Path) -> None:
-    with running(tmp_path / "run", "--max-steps", "9000") as run:
-        nodes = dict(run.wait_until_training())
-        nodes[victim].kill()
-        _replaced(run, victim, nodes[victim])
-        code, stdout, stderr = run.finish()
-        assert code == 0, stderr
-        assert f"{victim} died (signal 9); restarted (1)" in stderr
-        assert run.alive() == []
-        assert run.left_behind() == []
-    summary = json.loads(stdout.splitlines()[-1])
-    assert summary["env_steps"] >= 9000
-    assert summary["restarts"] == {victim: 1}
-    assert summary["updates"] > 0
-    _assert_balanced(summary)
-
-
 def test_a_run_survives_the_death_of_each_of_its_nodes_in_turn(tmp_path: Path) -> None:
     with running(tmp_path / "run") as run:
         run.wait_until_training()
@@ -74,6 +56,7 @@ def test_a_run_survives_the_death_of_each_of_its_nodes_in_turn(tmp_path: Path) -
         run.process.send_signal(signal.SIGTERM)
         code, stdout, stderr = run.finish()
         assert code == 0, stderr
+        assert [name for name in ROLES if f"{name} died (signal 9); restarted (1)" not in stderr] == []
         assert run.alive() == []
         assert run.left_behind() == []
     summary = json.loads(stdout.splitlines()[-1])
@@ -127,7 +110,7 @@ def test_an_actor_whose_environment_lets_nothing_else_run_for_a_while_is_not_tak
     arguments = ("--set", f"environment.kwargs={{seconds={busy_s}, at=3000}}")
     with running(tmp_path / "run", *environment, *arguments, "--set", f"node.busy_limit_s={limit_s}") as run:
         run.wait_until_training()
-        poll_until(lambda: _figure(run, "env_steps_total") > 4000 or None, busy_s + 60)
+        run.until(lambda: _figure(run, "env_steps_total") > 4000 or None, busy_s + 60)
         run.process.send_signal(signal.SIGTERM)
         code, stdout, stderr = run.finish()
         assert code == 0, stderr
@@ -150,7 +133,7 @@ def test_while_a_replay_node_is_stopped_actors_wait_in_bounded_memory_and_go_on_
         steps = _figure(run, "env_steps_total")
         assert nodes["actor-0"].memory_info().rss - before < 64 * 2**20
         nodes["replay-0"].send_signal(signal.SIGCONT)
-        poll_until(lambda: _figure(run, "env_steps_total") > steps or None, 5 * 3)
+        run.until(lambda: _figure(run, "env_steps_total") > steps or None, 5 * 3)
         run.process.send_signal(signal.SIGTERM)
         code, stdout, stderr = run.finish()
         assert code == 0, stderr

@@ -36,7 +36,7 @@ def test_an_environment_that_keeps_breaking_ends_the_run_with_actor_environment_
     fault: str, told: str, tmp_path: Path
 ) -> None:
     with running(tmp_path / "run", *_broken(fault)) as run:
-        poll_until(lambda: run.nodes().get("actor-0"), 60)
+        run.until(lambda: run.nodes().get("actor-0"))
         code, _, stderr = run.finish()
         assert code == 78
         assert "actor-0: its environments broke 3 times in a row" in stderr
@@ -75,7 +75,7 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_is_taken(tmp_pa
 def test_a_learner_that_diverges_ends_the_run_by_name(tmp_path: Path) -> None:
     options = ("algorithm.learning_rate=1e30", "learner.max_skipped_updates=3", "node.max_restarts=1")
     with running(tmp_path / "run", *_set(*options)) as run:
-        poll_until(lambda: run.nodes().get("learner-0"), 60)
+        run.until(lambda: run.nodes().get("learner-0"))
         code, _, stderr = run.finish()
         assert code not in (0, 130)
         assert "learner-0 failed 2 times" in stderr
@@ -85,7 +85,7 @@ def test_a_learner_that_diverges_ends_the_run_by_name(tmp_path: Path) -> None:
 
 def test_without_restarts_a_hub_that_dies_at_its_start_ends_the_run_at_once(tmp_path: Path) -> None:
     with running(tmp_path / "run", *_set("node.max_restarts=0")) as run:
-        hub = poll_until(lambda: run.nodes().get("hub"), 60)
+        hub = run.until(lambda: run.nodes().get("hub"))
         began = time.monotonic()
         hub.kill()
         code, _, stderr = run.finish()
@@ -130,7 +130,7 @@ def test_a_hanging_node_does_not_outlive_a_killed_command_for_long(tmp_path: Pat
 
 def test_ctrl_c_while_the_replay_fills_ends_the_run_in_order(tmp_path: Path) -> None:
     with running(tmp_path / "run", *_set("replay.buffer_size=1000000", "replay.learning_starts=1000000")) as run:
-        poll_until(lambda: any(row.get("phase") == "filling" for row in run.metrics()) or None, 60)
+        run.until(lambda: any(row.get("phase") == "filling" for row in run.metrics()) or None)
         began = time.monotonic()
         run.process.send_signal(signal.SIGINT)
         code, stdout, _ = run.finish()

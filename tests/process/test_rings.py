@@ -29,7 +29,7 @@ def _interrupted(tmp_path: Path) -> int:
     """Trains until some rows are there, and interrupts it; returns after how many steps."""
     with running(tmp_path / "run", *ARGUMENTS, rings=tmp_path / "rings") as run:
         run.wait_until_training()
-        poll_until(lambda: (_live_rows(run) or [0])[-1] > 3000 or None, 60)
+        run.until(lambda: (_live_rows(run) or [0])[-1] > 3000 or None)
         run.process.send_signal(signal.SIGINT)
         code, stdout, stderr = run.finish()
         assert code == 130, stderr
@@ -47,8 +47,8 @@ def _kill_replay(run: Run) -> None:
     """Kills the replay node, and waits until another one has stored rows."""
     killed, before = run.nodes()["replay-0"], _figures(run)["inserted_rows_total"]
     killed.kill()
-    poll_until(lambda: run.nodes()["replay-0"].pid != killed.pid or None, 60)
-    poll_until(lambda: _figures(run)["inserted_rows_total"] > before or None, 60)
+    run.until(lambda: run.nodes()["replay-0"].pid != killed.pid or None)
+    run.until(lambda: _figures(run)["inserted_rows_total"] > before or None)
 
 
 def _command(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -81,7 +81,7 @@ def test_an_interrupted_run_goes_on_with_its_rows_which_go_when_it_is_done(tmp_p
 def test_a_run_whose_processes_were_all_killed_goes_on_with_its_rows(tmp_path: Path) -> None:
     with running(tmp_path / "run", *ARGUMENTS, rings=tmp_path / "rings") as run:
         run.wait_until_training()
-        poll_until(lambda: (_live_rows(run) or [0])[-1] > 2000 or None, 60)
+        run.until(lambda: (_live_rows(run) or [0])[-1] > 2000 or None)
         acknowledged = _figures(run)
         for process in (*run.nodes().values(), run.process):
             process.send_signal(signal.SIGKILL)
@@ -96,10 +96,11 @@ def test_a_run_whose_processes_were_all_killed_goes_on_with_its_rows(tmp_path: P
 
 
 def test_a_killed_replay_node_comes_back_with_every_row(tmp_path: Path) -> None:
-    with running(tmp_path / "run", *ARGUMENTS, "--max-steps", "30000") as run:
+    with running(tmp_path / "run", *ARGUMENTS) as run:
         run.wait_until_training()
         for _ in range(2):
             _kill_replay(run)
+        run.process.send_signal(signal.SIGTERM)
         code, stdout, stderr = run.finish()
         assert code == 0, stderr
     summary = json.loads(stdout.splitlines()[-1])
