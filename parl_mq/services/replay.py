@@ -20,9 +20,9 @@ from parl_mq.services.complaints import Complaints
 from parl_mq.services.hub_link import MAX_TEXT, HubLink, NodeStatus
 from parl_mq.services.joining import joined, run_config
 from parl_mq.services.network import network_of
-from parl_mq.services.replay_desk import ReplayDesk
+from parl_mq.services.replay_desk import LOOP_BYTES, ReplayDesk
 from parl_mq.services.rings import NODE, RUN_DIRECTORY, RUN_ID
-from parl_mq.services.runtime import NodeOptions, StopSignal
+from parl_mq.services.runtime import NodeOptions, StopSignal, WorkThread
 from parl_mq.services.tables import limiter, make_ring_directory, remove_rings, table_settings
 from parl_mq.spec import TableSpec
 from parl_mq.wire.codec import Decoder
@@ -131,7 +131,11 @@ class Reports(Protocol):
 
 
 class ReplayNode:
-    """The service loop: reads what is there, lets the desk decide, sends what is due."""
+    """The service loop: reads what is there, lets the desk decide, sends what is due.
+
+    Rows that take the desk more than some milliseconds to copy are copied in a thread beside the loop, which goes on:
+    the hub hears that this node lives. Others have their turn at the desk when that is done.
+    """
 
     def __init__(self, link: Reports, server: ServerChannel, desk: ReplayDesk) -> None:
         self._link = link
@@ -140,31 +144,42 @@ class ReplayNode:
         self._backlog = Backlog(server)
         self._decode = Decoder(ToReplay)
         self._complaints = Complaints("data")
+        self._thread = WorkThread("rows")
+        self._turn = asyncio.Lock()  # of who has the desk, which takes one call at a time
         self._accounts_at = 0.0
 
     async def run(self, stop: StopSignal) -> None:
         """Serves until the stop."""
         self._link.status.works("serving")
-        async with asyncio.TaskGroup() as tasks:
-            served = [tasks.create_task(self._serve()), tasks.create_task(self._tick())]
-            await stop.wait()
-            for task in served:
-                task.cancel()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                served = [tasks.create_task(self._serve()), tasks.create_task(self._tick())]
+                await stop.wait()
+                for task in served:
+                    task.cancel()
+        finally:
+            self._thread.close()
         self._note()
         self._link.deliver(self._desk.accounts())
 
     async def _serve(self) -> None:
         while True:
-            for peer, frames in await self._server.receive_many():
-                self._take(peer, frames)
-            await self._send_what_is_due()
+            received = await self._server.receive_many()
+            async with self._turn:
+                for peer, frames in received:
+                    if sum(map(len, frames)) > LOOP_BYTES:
+                        await self._thread(self._take, peer, frames)
+                    else:
+                        self._take(peer, frames)
+                await self._send_what_is_due()
             self._link.status.works("serving")
 
     async def _tick(self) -> None:
         while True:
-            await self._send_what_is_due()
-            self._note()
-            self._tell_accounts(time.monotonic())
+            async with self._turn:
+                await self._send_what_is_due()
+                self._note()
+                self._tell_accounts(time.monotonic())
             await asyncio.sleep(TICK_S)  # the period itself
 
     def _take(self, peer: PeerId, frames: list[memoryview]) -> None:
@@ -175,14 +190,15 @@ class ReplayNode:
             self._complaints.note(peer, error)
 
     async def _send_what_is_due(self) -> None:
-        """Large batches leave one by one, and others get their turn in between."""
-        self._send_some()
+        """Large batches leave one by one, and the link to the hub gets its turn in between."""
+        await self._send_some()
         while self._desk.has_more:
             await asyncio.sleep(0)
-            self._send_some()
+            await self._send_some()
 
-    def _send_some(self) -> None:
-        for peer in self._backlog.send(self._desk.due(time.monotonic())):
+    async def _send_some(self) -> None:
+        now, due = time.monotonic(), self._desk.due
+        for peer in self._backlog.send(await self._thread(due, now) if self._desk.is_heavy else due(now)):
             self._desk.forget(peer)
 
     def _tell_accounts(self, now: float) -> None:

@@ -1,6 +1,7 @@
 """What a replay node decides: who may send how much, which draws are due, what is answered.
 
-Pure and synchronous: `handle` takes a message, `due` returns everything that must be sent because of it.
+Pure and synchronous: `handle` takes a message, `due` returns everything that must be sent because of it. Any thread may
+call, one at a time.
 """
 
 from __future__ import annotations
@@ -51,9 +52,10 @@ MAX_HELD: Final = 64
 REPLY_BYTES: Final = 512 * 1024
 """Batches that are due together share replies of this size: larger ones would make their first rows wait for the last.
 """
-DRAW_BYTES: Final = 4 * 1024 * 1024
-"""Of rows that one call of `due` copies, but for the last batch: some two milliseconds, in which the loop stands still.
-"""
+LOOP_BYTES: Final = 4 * 1024 * 1024
+"""Of rows that one call here copies unless it `is_heavy`: some two milliseconds, for which a loop may stand still."""
+LOOP_ROWS: Final = 2**15
+"""Of a batch, for the same: finding them takes as long, however small they are."""
 MAX_LAYOUTS: Final = 256
 """Layouts of replies that are remembered, should a learner ask for ever other batch sizes."""
 MAX_ENDED: Final = 1_000
@@ -135,6 +137,15 @@ class ReplayDesk:
         if self._held and not self.has_more:
             return self._limiter.waiting(self._table.num_live)
         return None
+
+    @property
+    def is_heavy(self) -> bool:
+        """The next `due` copies a batch that takes more than some milliseconds: call it beside the loop."""
+        if not self._held:
+            return False
+        request = self._held[0].request
+        is_large = request.batch_size > LOOP_ROWS or self._layout(request, 1).num_bytes > LOOP_BYTES
+        return is_large and self._num_due(self._held[0]) > 0
 
     def counters(self) -> dict[str, float]:
         """For the heartbeats."""
@@ -337,7 +348,7 @@ class ReplayDesk:
         num_bytes = 0
         self.has_more = False
         while self._held and (num_batches := self._num_due(self._held[0])):
-            if num_bytes >= DRAW_BYTES:
+            if num_bytes >= LOOP_BYTES or (num_bytes and self.is_heavy):
                 self.has_more = True
                 return
             held = self._held[0]

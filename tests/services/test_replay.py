@@ -1,6 +1,7 @@
 """A replay node's service loop over the in-memory channel."""
 
 import asyncio
+import threading
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 
 from parl_mq.net.memory_channel import MemoryNetwork
 from parl_mq.replay.table import Table
+from parl_mq.services import replay, replay_desk
 from parl_mq.services.hub_link import NodeStatus
 from parl_mq.services.replay import ReplayNode
 from parl_mq.services.replay_desk import ReplayDesk
@@ -27,7 +29,7 @@ class Scene:
         self.network = MemoryNetwork()
         self.status = NodeStatus()
         self.stop = StopSignal()
-        table = Table(table_settings(config), SPEC, directory=None, rng=np.random.default_rng(1))
+        self.table = table = Table(table_settings(config), SPEC, directory=None, rng=np.random.default_rng(1))
         desk = ReplayDesk(table, limiter(config), SPEC, config, "run")
         self.told = []  # to the hub
         link = SimpleNamespace(status=self.status, send=self.told.append, deliver=self.told.append)
@@ -104,3 +106,41 @@ async def test_the_hub_is_told_what_is_stored_of_each_stream_last_of_all_at_the_
     scene.stop.set("enough")
     await soon(scene.task)
     assert scene.told[-1].accounts == [("actor-0", 1, 8)]
+
+
+class HeldUp:
+    """Stands for a method of a table that takes long: until the test lets it go on, which takes a loop that runs."""
+
+    def __init__(self, method):
+        self._method = method
+        self._goes_on = threading.Event()
+        self.has_begun = threading.Event()
+
+    def __call__(self, *args, **kwargs):
+        self.has_begun.set()
+        assert self._goes_on.wait(10), "the loop stood still"
+        return self._method(*args, **kwargs)
+
+    async def passes(self):
+        await until(self.has_begun.is_set)
+        self._goes_on.set()
+
+
+async def test_the_loop_goes_on_while_a_large_batch_is_copied(monkeypatch, scene):
+    learner, actor = await scene.client("learner"), await scene.client("actor")
+    await scene.insert(actor, 0, 1, 2)
+    await until(lambda: scene.status.counters.get("inserted_rows_total") == 12)
+    monkeypatch.setattr(replay_desk, "LOOP_BYTES", 1)
+    monkeypatch.setattr(scene.table, "draw", HeldUp(scene.table.draw))
+    await learner.send(encode(SampleRequest(request_id=5, table="main", batch_size=8, num_batches=2)))
+    await scene.table.draw.passes()
+    assert (await scene.hear(learner, SampleReply)).request_id == 5
+
+
+async def test_the_loop_goes_on_while_a_large_message_is_stored(monkeypatch, scene):
+    actor = await scene.client("actor")
+    monkeypatch.setattr(replay, "LOOP_BYTES", 1)
+    monkeypatch.setattr(scene.table, "insert", HeldUp(scene.table.insert))
+    await scene.insert(actor, 0)
+    await scene.table.insert.passes()
+    await until(lambda: scene.status.counters.get("inserted_rows_total") == 4)

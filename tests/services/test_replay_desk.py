@@ -335,7 +335,7 @@ def test_replies_stay_small_whatever_is_due(monkeypatch, desk):
 
 def test_one_call_copies_no_more_than_it_may_and_says_that_more_is_due(monkeypatch, desk):
     monkeypatch.setattr(replay_desk, "REPLY_BYTES", 1)
-    monkeypatch.setattr(replay_desk, "DRAW_BYTES", SlabLayout(desk.table.draw_columns(8)).num_bytes + 1)
+    monkeypatch.setattr(replay_desk, "LOOP_BYTES", SlabLayout(desk.table.draw_columns(8)).num_bytes + 1)
     desk.fill(12)
     desk.desk.handle(LEARNER, SampleRequest(request_id=5, table="main", batch_size=8, num_batches=3), {})
     assert [(len(answers(desk.due(now), SampleReply)), desk.desk.has_more) for now in (1.0, 2.0)] == [
@@ -346,7 +346,7 @@ def test_one_call_copies_no_more_than_it_may_and_says_that_more_is_due(monkeypat
 
 def test_what_waits_for_its_turn_alone_does_not_count_as_held_by_the_limiter(monkeypatch, desk):
     monkeypatch.setattr(replay_desk, "REPLY_BYTES", 1)
-    monkeypatch.setattr(replay_desk, "DRAW_BYTES", 1)
+    monkeypatch.setattr(replay_desk, "LOOP_BYTES", 1)
     desk.fill(12)
     desk.desk.handle(LEARNER, SampleRequest(request_id=5, table="main", batch_size=8, num_batches=2), {})
     held = [reply.held_s for now in (1.0, 2.0) for reply in answers(desk.due(now), SampleReply)]
