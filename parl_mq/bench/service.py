@@ -118,7 +118,7 @@ def run(
     """Items a second that clients draw and insert, over rounds of a second.
 
     Args:
-        against: peers to measure beside: "ray".
+        against: peers to measure beside: "ray", "reverb".
         quick: small tables, ipc alone, short rounds.
         tell: hears what is being done.
         scale: of the number of rows.

@@ -15,12 +15,11 @@ import numpy.typing as npt
 
 from parl_mq.bench.peers import Peer
 from parl_mq.bench.replay_users import ALPHA, EPS, FILL_STEPS, FRAGMENT_LENGTH, fragments_of, spec_of_workload
+from parl_mq.bench.reverb_peer import measure_reverb
 from parl_mq.bench.service_node import TICK_S
+from parl_mq.bench.ticks import Ticks, ticks_of
 from parl_mq.bench.workloads import Workload
 from parl_mq.replay.table import Table, TableSettings
-
-Ticks = list[tuple[float, int]]
-"""(monotonic clock, items so far)."""
 
 MeasurePeer = Callable[..., tuple[list[Ticks], list[Ticks]]]
 """As `measure_ray`."""
@@ -83,7 +82,7 @@ class RayLearner:
             asked.append(table.sample.remote(batch_size, batch["keys"].copy(), magnitudes))
             return batch_size
 
-        return _ticks(take, seconds)
+        return ticks_of(take, seconds)
 
 
 class RayInserter:
@@ -109,23 +108,12 @@ class RayInserter:
             drawn = ray.get(table.drawn.remote())
             return 0
 
-        return _ticks(take, seconds)
+        return ticks_of(take, seconds)
 
 
 def _ray() -> Any:
     """Its module; what its decorators give has no types."""
     return importlib.import_module("ray")
-
-
-def _ticks(take: Callable[[], int], seconds: float) -> Ticks:
-    """Calls `take` for some seconds, and notes what it has done at each TICK_S."""
-    count = 0
-    ticks = [(time.monotonic(), 0)]
-    while ticks[-1][0] < ticks[0][0] + seconds:
-        count += take()
-        if (now := time.monotonic()) >= ticks[-1][0] + TICK_S:
-            ticks.append((now, count))
-    return ticks
 
 
 def measure_ray(
@@ -154,4 +142,6 @@ def measure_ray(
         ray.shutdown()
 
 
-PEERS: Final[Mapping[str, Peer[MeasurePeer]]] = MappingProxyType({"ray": Peer("ray", "ray", measure_ray)})
+PEERS: Final[Mapping[str, Peer[MeasurePeer]]] = MappingProxyType(
+    {"ray": Peer("ray", "ray", measure_ray), "reverb": Peer("dm-reverb[tensorflow]", "reverb", measure_reverb)}
+)

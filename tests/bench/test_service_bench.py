@@ -112,5 +112,5 @@ def test_a_task_is_the_same_behind_the_command_line(tmp_path):
 
 
 def test_an_unknown_peer_is_refused_before_anything_starts():
-    with pytest.raises(UsageError, match="there are ray"):
-        service.run(["reverb"])
+    with pytest.raises(UsageError, match="there are ray, reverb"):
+        service.run(["redis"])
