@@ -305,9 +305,8 @@ class RunConfig(Section):
     @model_validator(mode="after")
     def _check_fit(self) -> Self:
         replay, batch = self.replay, self.algorithm.batch_size
-        for key, number in (("replay.nodes", replay.nodes), ("learner.num_learners", self.learner.num_learners)):
-            if number > 1:
-                raise self._impossible(f"{number} is more than the one that this version can run", key)
+        if (number := self.learner.num_learners) > 1:
+            raise self._impossible(f"{number} is more than the one that this version can run", "learner.num_learners")
         if replay.buffer_size < batch:
             raise self._impossible(
                 f"{replay.buffer_size} is smaller than algorithm.batch_size = {batch}; raise it or lower the other",

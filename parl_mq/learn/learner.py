@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,10 @@ from parl_mq.replay.draws import importance_weights
 from parl_mq.spec import STEP_COLUMNS, TableSpec, WeightsVersion
 
 Columns = Mapping[str, npt.NDArray[np.generic]]
+
+FIRST_CHECKPOINT_S: Final = 1.0
+"""After a learner's start. The next ones come after twice the time of the one before, up to the period that is set: a
+learner that dies young loses half of what it has learned at most, not all of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +90,8 @@ class Learner:
         self._beta = beta
         self._clock = clock
         self._next_version = WeightsVersion(generation, 0)
-        self._checkpoint_at = clock() + config.checkpoint_every_s
+        self._began_at = clock()
+        self._checkpoint_at = self._began_at + min(FIRST_CHECKPOINT_S, config.checkpoint_every_s)
         self._num_skipped = 0
         self._num_skipped_in_a_row = 0
         self._recent: defaultdict[str, float] = defaultdict(float)
@@ -161,7 +166,7 @@ class Learner:
     def _is_checkpoint_due(self) -> bool:
         if (now := self._clock()) < self._checkpoint_at:
             return False
-        self._checkpoint_at = now + self._config.checkpoint_every_s
+        self._checkpoint_at = now + min(now - self._began_at, self._config.checkpoint_every_s)
         return True
 
 

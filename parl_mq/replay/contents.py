@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from parl_mq.errors import SnapshotError
-from parl_mq.replay._commits import digest_of
 from parl_mq.replay.layout import HEADER_DTYPE, HEADER_NAME
 from parl_mq.replay.mapping import Segment
 from parl_mq.replay.senders import SenderMark
@@ -36,7 +35,7 @@ class RingAccount:
 
     def to_json(self) -> dict[str, Any]:
         """In JSON values."""
-        senders = [[digest_of(mark.name).hex(), *mark[1:]] for mark in self.senders]
+        senders = [[mark.digest.hex(), *mark[1:]] for mark in self.senders]
         return {"num_inserted": self.num_inserted, "max_magnitude": self.max_magnitude, "senders": senders}
 
     @classmethod

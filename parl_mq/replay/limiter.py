@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,29 @@ import numpy.typing as npt
 NUM_WORDS: Final = 4
 """int64 words in which a limiter keeps its counts."""
 _INSERTED, _DRAWN, _BEFORE, _RATIO = range(NUM_WORDS)
+
+
+class Counts(NamedTuple):
+    """How far a table, or several, have come.
+
+    Attributes:
+        before: live rows inserted before the run's first draw.
+        inserted: those since.
+        drawn: rows drawn.
+    """
+
+    before: int = 0
+    inserted: int = 0
+    drawn: int = 0
+
+    @property
+    def arrived(self) -> int:
+        """All live rows that were inserted."""
+        return self.before + self.inserted
+
+    def plus(self, other: Counts) -> Counts:
+        """The sums."""
+        return Counts(self.before + other.before, self.inserted + other.inserted, self.drawn + other.drawn)
 
 
 class RatioLimiter:
@@ -33,10 +56,15 @@ class RatioLimiter:
     The counts may lie in memory that outlives the process: a limiter that finds some there goes on with them, or, where
     it holds another ratio, keeps of them only how many rows there were.
 
+    A run's rows may be spread over several tables. Then I and D are those of all of them: a limiter has its own table's
+    counts, and is told those of the others by `note_elsewhere`. What came since it was told is taken to come everywhere
+    as it does here, so that all of them together admit no more than one would.
+
     Attributes:
         samples_per_insert: the ratio to hold.
         error_band: rows that D may be ahead or behind.
         min_live: rows before the first draw.
+        elsewhere: counts of the run's other tables, as far as they are known.
     """
 
     def __init__(
@@ -46,6 +74,7 @@ class RatioLimiter:
         min_live: int,
         *,
         words: npt.NDArray[np.int64] | None = None,
+        num_tables: int = 1,
     ) -> None:
         """A limiter.
 
@@ -54,6 +83,7 @@ class RatioLimiter:
             error_band: rows that D may be ahead or behind.
             min_live: rows before the first draw.
             words: [NUM_WORDS] where the counts are kept; zeros at first. None: in memory of its own.
+            num_tables: of the run.
 
         Raises:
             ValueError: an argument is out of range.
@@ -66,6 +96,9 @@ class RatioLimiter:
         self.samples_per_insert = samples_per_insert
         self.error_band = error_band
         self.min_live = min_live
+        self.elsewhere = Counts()
+        self._num_others = num_tables - 1
+        self._arrived_when_told: int | None = None
         self._words = np.zeros(NUM_WORDS, np.int64) if words is None else words
         ratio = self._words[_RATIO:].view(np.float64)
         if ratio[0] != samples_per_insert:
@@ -74,17 +107,32 @@ class RatioLimiter:
 
     @property
     def num_inserted(self) -> int:
-        """I."""
+        """This table's part of I."""
         return int(self._words[_INSERTED])
 
     @property
     def num_drawn(self) -> int:
-        """D."""
+        """This table's part of D."""
         return int(self._words[_DRAWN])
 
     @property
-    def _num_before(self) -> int:
-        return int(self._words[_BEFORE])
+    def counts(self) -> Counts:
+        """This table's."""
+        return Counts(int(self._words[_BEFORE]), self.num_inserted, self.num_drawn)
+
+    @property
+    def _run(self) -> Counts:
+        return self.counts.plus(self.elsewhere) if self._num_others else self.counts
+
+    def note_elsewhere(self, elsewhere: Counts, *, arrived_here: int) -> None:
+        """Takes the counts of the run's other tables.
+
+        Args:
+            elsewhere: their sums.
+            arrived_here: rows of this table that had arrived when these sums were made, as far as their maker knew.
+        """
+        self.elsewhere = elsewhere
+        self._arrived_when_told = min(arrived_here, self.counts.arrived)
 
     def _begin_anew(self) -> None:
         self._words[_BEFORE] += self._words[_INSERTED]
@@ -96,16 +144,18 @@ class RatioLimiter:
         Args:
             num_inserted: all rows that were ever stored.
         """
-        self.note_inserted(max(0, num_inserted - self.num_inserted - self._num_before))
+        self.note_inserted(max(0, num_inserted - self.counts.arrived))
 
     @property
     def ratio(self) -> float | None:
         """D / I; None while there is none."""
-        return self.num_drawn / self.num_inserted if self.num_inserted else None
+        run = self._run
+        return run.drawn / run.inserted if run.inserted else None
 
     @property
     def _balance(self) -> float:
-        return self.num_inserted * self.samples_per_insert - self.num_drawn
+        run = self._run
+        return run.inserted * self.samples_per_insert - run.drawn
 
     def may_draw(self, batch_size: int, num_live: int) -> bool:
         """Whether a batch is due.
@@ -118,17 +168,27 @@ class RatioLimiter:
 
     def note_inserted(self, num_rows: int) -> None:
         """Counts live rows that were stored."""
-        self._words[_INSERTED if self.num_drawn else _BEFORE] += num_rows
+        has_begun = self.num_drawn or self.elsewhere.drawn
+        self._words[_INSERTED if has_begun else _BEFORE] += num_rows
 
     def note_drawn(self, num_rows: int) -> None:
         """Counts rows that were drawn."""
         self._words[_DRAWN] += num_rows
 
     def rows_allowed(self) -> int:
-        """Live rows that may arrive until no more credit is given; 0: none is given now."""
-        if self.num_drawn:
-            return max(0, math.floor((self.error_band / 2 - self._balance) / self.samples_per_insert) + 1)
-        return max(0, math.floor(self.min_live + self._half_band_rows) + 1 - self._num_before)
+        """Live rows that may arrive until no more credit is given; 0: none is given now.
+
+        Where the table has been drawn from, and nobody has said yet what the others have, that cannot be told.
+        """
+        run, own = self._run, self.counts
+        if self._num_others and self._arrived_when_told is None and own.drawn:
+            return 0
+        untold = self._num_others * (own.arrived - (self._arrived_when_told or 0))
+        if run.drawn:
+            room = (self.error_band / 2 - self._balance) / self.samples_per_insert
+        else:
+            room = self.min_live + self._half_band_rows - run.before
+        return max(0, math.floor(room) + 1 - untold)
 
     def credit_share(self, num_actors: int, largest_insert: int) -> int:
         """Live rows beyond what was stored of its messages that one of the actors may have sent; 0: nothing new now.
@@ -154,18 +214,19 @@ class RatioLimiter:
 
     def waiting(self, num_live: int) -> str:
         """What is waited for when somebody waits, such that "NODE waits for" may stand in front of it."""
+        run = self._run
         if not self._is_filled(num_live):
-            return f"the actors to fill the replay: {max(num_live, self._num_before):,} of {self.min_live:,} rows"
-        if self.num_drawn == 0:
+            return f"the actors to fill the replay: {max(num_live, run.before):,} of {self.min_live:,} rows"
+        if run.drawn == 0:
             return f"the learner's first draw: {num_live:,} rows are here"
         whom = "the learner to draw" if self._balance > 0 else "new rows from the actors"
         return (
-            f"{whom}: {self.num_drawn:,} rows drawn for {self.num_inserted:,} inserted, {abs(self._balance):,.0f} "
+            f"{whom}: {run.drawn:,} rows drawn for {run.inserted:,} inserted, {abs(self._balance):,.0f} "
             f"{'behind' if self._balance > 0 else 'ahead of'} {self.samples_per_insert:g} each"
         )
 
     def _is_filled(self, num_live: int) -> bool:
-        return max(num_live, self._num_before) >= self.min_live
+        return max(num_live, self._run.before) >= self.min_live
 
     @property
     def _half_band_rows(self) -> float:

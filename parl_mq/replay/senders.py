@@ -5,6 +5,8 @@ from __future__ import annotations
 from numbers import Integral
 from typing import Final, NamedTuple
 
+from parl_mq.replay._commits import digest_of as digest_of
+
 _DIGEST_BYTES: Final = 16
 _WORD_END: Final = 2**63
 
@@ -25,6 +27,11 @@ class SenderMark(NamedTuple):
     sequence: int
     rows: int
     num_bytes: int
+
+    @property
+    def digest(self) -> bytes:
+        """Of the name."""
+        return digest_of(self.name)
 
 
 def check_mark(mark: SenderMark) -> None:

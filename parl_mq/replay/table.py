@@ -253,6 +253,14 @@ class Table:
         """
         return newest([mark for ring in self._rings if (mark := ring.sender(name)) is not None])
 
+    def senders(self) -> list[SenderMark]:
+        """The marks of all senders that it knows, under the digests of their names."""
+        marks: dict[bytes, SenderMark] = {}
+        for ring in self._rings:
+            for mark in ring.account().senders:
+                marks[mark.digest] = max(mark, marks.get(mark.digest, mark), key=lambda each: each[1:])
+        return list(marks.values())
+
     def remember(self, sender: SenderMark) -> None:
         """Keeps a mark without rows: of a message that was refused for good.
 

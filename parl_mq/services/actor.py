@@ -8,38 +8,23 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from typing import Any, Final
-
-import numpy.typing as npt
+from typing import Final
 
 from parl_mq.config.models import RunConfig
-from parl_mq.errors import EXIT_OK, EnvironmentFault, ParlError
-from parl_mq.fragments import FragmentBatch
+from parl_mq.errors import EXIT_OK, EnvironmentFault
 from parl_mq.learn.threads import prepare_training_thread
 from parl_mq.model.snapshot import WeightsSnapshot
 from parl_mq.model.weights import unpack
-from parl_mq.net.channel import Frame
-from parl_mq.net.credit import SenderBook
 from parl_mq.rollout.building import build_collector
 from parl_mq.rollout.collector import Collected, Collector
 from parl_mq.services.faults import FaultCount
 from parl_mq.services.hub_link import HubLink
 from parl_mq.services.joining import attach_message, joined, offer_spec, run_config
 from parl_mq.services.network import network_of
-from parl_mq.services.replay_link import ReplayLink
+from parl_mq.services.replay_streams import ReplayStreams
 from parl_mq.services.runtime import NodeOptions, StopSignal, WorkThread
 from parl_mq.services.weights_client import WeightsClient
-from parl_mq.wire.codec import encode
-from parl_mq.wire.fragments import arrays_of
-from parl_mq.wire.messages import (
-    MAIN_TABLE,
-    Attached,
-    Credit,
-    EpisodesFinished,
-    InsertFragments,
-    InsertRefused,
-    Message,
-)
+from parl_mq.wire.messages import EpisodesFinished
 
 FAREWELL_S: Final = 2.0
 """Rows that are not acknowledged this long after the stop are given up, and counted as abandoned."""
@@ -52,8 +37,6 @@ Build = Callable[[int], Collector]
 
 BEATS_TO_THE_LIMIT: Final = 50
 """A run with a limit of steps ends within this part of it; at the usual pace of heartbeats it may end far beyond."""
-CREDIT: Final = "the replay node to take more rows"
-"""What an actor waits for while the replay node has given no reason."""
 
 log = logging.getLogger("parl_mq")
 
@@ -78,13 +61,13 @@ async def serve(options: NodeOptions, stop: StopSignal) -> int:
             await rollout.begin()
             offer_spec(link, rollout.collector.spec)
             link.status.waits("the replay node to open its table")
-            replays = await stop.wait_for(link.replay_endpoints())
-            if replays is not None:
-                actor = Actor(link, work, stop, rollout, steps_a_beat=steps_a_beat(config))
-                channel = network.connect(replays[welcome.index % len(replays)])
+            endpoints = await stop.wait_for(link.replay_endpoints(config.replay.nodes))
+            if endpoints is not None:
                 attach = attach_message(link, welcome, rollout.collector.spec)
+                channels = [network.connect(endpoint) for endpoint in endpoints]
+                replays = ReplayStreams(channels, attach, index=welcome.index)
                 weights = WeightsClient(network.connect(welcome.weights_endpoint))
-                await actor.run(ReplayLink(channel, attach, actor.handle), weights)
+                await Actor(link, work, stop, rollout, replays, steps_a_beat=steps_a_beat(config)).run(weights)
             await rollout.close()
         return EXIT_OK
     finally:
@@ -169,10 +152,17 @@ def steps_a_beat(config: RunConfig) -> float:
 
 
 class Actor:
-    """The work loop, and the books that it shares with the data link."""
+    """The work loop."""
 
     def __init__(
-        self, link: HubLink, work: WorkThread, stop: StopSignal, rollout: Rollout, *, steps_a_beat: float = math.inf
+        self,
+        link: HubLink,
+        work: WorkThread,
+        stop: StopSignal,
+        rollout: Rollout,
+        replays: ReplayStreams,
+        *,
+        steps_a_beat: float = math.inf,
     ) -> None:
         self._link = link
         self._work = work
@@ -180,49 +170,23 @@ class Actor:
         self._rollout = rollout
         self._steps_a_beat = steps_a_beat
         self._told_steps = 0
-        self._book = SenderBook()
-        self._book_changed = asyncio.Event()
-        self._waiting_for = CREDIT
+        self._replays = replays
         self._env_steps = 0
 
-    async def run(self, replay: ReplayLink, weights: WeightsClient) -> None:
+    async def run(self, weights: WeightsClient) -> None:
         """Collects until the stop, then sees its last rows acknowledged or gives them up."""
         async with asyncio.TaskGroup() as tasks:
-            background = [tasks.create_task(replay.run()), tasks.create_task(weights.run())]
+            background = [tasks.create_task(self._replays.run()), tasks.create_task(weights.run())]
             self._link.status.waits("the learner's first weights")
             first = await self._stop.wait_for(weights.newer())
             if first is not None:
                 await self._act_with(first)
                 background.append(tasks.create_task(self._follow(weights)))
-                await self._collect_until_stopped(replay)
-                await self._send_last_rows(replay)
+                await self._collect_until_stopped()
+                await self._send_last_rows()
             for task in background:
                 task.cancel()
         self._count()
-
-    def handle(self, message: Message, arrays: dict[str, npt.NDArray[Any]]) -> list[list[Frame]]:
-        """Takes one message of the replay node and returns what must be sent again."""
-        del arrays
-        again: list[list[Frame]] = []
-        match message:
-            case Attached():
-                lost_before = self._book.lost_rows
-                again = self._book.reattach(
-                    message.last_sequence, counted_rows=message.counted_rows, counted_bytes=message.counted_bytes
-                )
-                if (lost := self._book.lost_rows - lost_before) > 0:
-                    log.warning("%d rows that the replay node had acknowledged are gone with its ring", lost)
-                self._book.grant(message.credit_rows, message.credit_bytes)
-            case Credit():
-                self._book.acknowledge(message.last_sequence)
-                self._book.grant(message.credit_rows, message.credit_bytes)
-                self._waiting_for = message.waiting_for or CREDIT
-            case InsertRefused():
-                raise ParlError(f"the replay node refused rows of this actor: {message.reason}")
-            case _:
-                log.warning("an actor has no use for a message of kind %s", type(message).__name__)
-        self._book_changed.set()
-        return again
 
     async def _follow(self, weights: WeightsClient) -> None:
         while True:
@@ -232,37 +196,38 @@ class Actor:
         await self._rollout.act_with(snapshot)
         self._link.status.counters["weights_version"] = snapshot.version.counter
 
-    async def _collect_until_stopped(self, replay: ReplayLink) -> None:
+    async def _collect_until_stopped(self) -> None:
         while not self._stop.is_set():
             if not await self._has_credit():
                 continue
             try:
-                collected = await self._rollout.collect(self._book.available_rows)
+                collected = await self._rollout.collect(self._replays.target.book.available_rows)
             except EnvironmentFault as fault:
-                await self._recover(fault, replay)
+                await self._recover(fault)
                 continue
             self._note(collected)
             if collected.fragments is not None:
-                await self._insert(replay, collected.fragments)
+                await self._replays.target.insert(collected.fragments, self._stop)
 
     async def _has_credit(self) -> bool:
         """Whether the next fragment may be sent; if not, something has changed since that was found, or the stop came.
 
         The event is cleared when the book is looked at, so that no change in between is missed.
         """
-        self._book_changed.clear()
-        if self._book.available_rows >= max(self._rollout.collector.next_rows, 1):
+        self._replays.changed.clear()
+        target = self._replays.target
+        if target.book.available_rows >= max(self._rollout.collector.next_rows, 1):
             return True
-        self._link.status.waits(self._waiting_for)
-        await self._stop.wait_for(self._book_changed.wait())
+        self._link.status.waits(target.waiting_for)
+        await self._stop.wait_for(self._replays.changed.wait())
         return False
 
-    async def _recover(self, fault: EnvironmentFault, replay: ReplayLink) -> None:
+    async def _recover(self, fault: EnvironmentFault) -> None:
         """The steps before the fault are sent; the episodes under way are dropped, not learned as ended."""
         self._note(await self._rollout.drain())
         while self._rollout.collector.next_rows and not self._stop.is_set():
             if await self._has_credit():
-                await self._send_cut(replay)
+                await self._send_cut()
         await self._rollout.begin_again(fault, self._stop)
 
     def _note(self, collected: Collected) -> None:
@@ -283,36 +248,27 @@ class Actor:
         self._link.status.counters.update(
             env_steps_total=self._env_steps,
             environment_faults_total=self._rollout.faults.num_faults,
-            sent_rows_total=self._book.sent_rows,
-            acknowledged_rows_total=self._book.acknowledged_rows,
-            abandoned_rows_total=self._book.abandoned_rows,
-            lost_rows_total=self._book.lost_rows,
+            **self._replays.counters(),
         )
 
-    async def _insert(self, replay: ReplayLink, fragments: FragmentBatch) -> None:
-        """Enters rows in the book and sends them; at the stop without waiting. What is not sent then, the book has."""
-        message = InsertFragments(sequence=self._book.next_sequence, table=MAIN_TABLE)
-        frames = encode(message, arrays_of(fragments))
-        self._book.add(frames, rows=fragments.num_live, num_bytes=fragments.num_bytes)
-        if not replay.channel.try_send(frames):
-            await self._stop.wait_for(replay.channel.send(frames))
-
-    async def _send_cut(self, replay: ReplayLink) -> bool:
+    async def _send_cut(self) -> bool:
         """Sends fragments that are cut, as far as the credit goes; whether there were any."""
-        fragments = self._rollout.collector.take(self._book.available_rows) if self._book.available_rows else None
+        target = self._replays.target
+        available = target.book.available_rows
+        fragments = self._rollout.collector.take(available) if available else None
         if fragments is not None:
-            await self._insert(replay, fragments)
+            await target.insert(fragments, self._stop)
         return fragments is not None
 
-    async def _send_last_rows(self, replay: ReplayLink) -> None:
+    async def _send_last_rows(self) -> None:
         """Sends what is cut as far as the credit goes, and waits a while for the acknowledgements."""
         await self._work(self._rollout.collector.drain)
-        while await self._send_cut(replay):
+        while await self._send_cut():
             pass
         deadline = time.monotonic() + FAREWELL_S
-        while self._book.unacknowledged_rows and (left_s := deadline - time.monotonic()) > 0:
+        while self._replays.unacknowledged_rows and (left_s := deadline - time.monotonic()) > 0:
             self._link.status.waits("the replay node to acknowledge the last rows")
-            self._book_changed.clear()
+            self._replays.changed.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._book_changed.wait(), left_s)
-        self._book.abandon()
+                await asyncio.wait_for(self._replays.changed.wait(), left_s)
+        self._replays.abandon()

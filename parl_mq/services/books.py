@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from parl_mq.replay.senders import digest_of
+
 StreamKey = tuple[str, int]
 """Name and epoch of an actor's process."""
 
@@ -134,7 +136,7 @@ class RowBooks:
             return
         stream = self._streams.setdefault(key, _Stream())
         sent, acknowledged, abandoned, lost = (int(counters.get(name, 0)) for name in ACTOR_COUNTERS)
-        if lost > stream.lost:
+        if lost > stream.lost and len(stream.stored) == 1:
             stream.stored.clear()  # it has found a new ring: what the old one had stored is part of what is lost
         stream.sent, stream.acknowledged, stream.abandoned, stream.lost = sent, acknowledged, abandoned, lost
 
@@ -151,8 +153,19 @@ class RowBooks:
         self._rings[replay] = ring_id
         for name, epoch, rows in accounts:
             if epoch > self._summed_up.get(name, -1):
-                self._streams.setdefault((name, epoch), _Stream()).stored[replay] = rows
+                stored = self._streams.setdefault((name, epoch), _Stream()).stored
+                stored[replay] = max(rows, stored.get(replay, 0))  # what a ring has found may be told once more, late
         return lost
+
+    def note_found(self, replay: str, ring_id: str, found: Iterable[tuple[str, int, int]]) -> int:
+        """A replay node tells what a ring that it has found holds of streams, under the digests of their names.
+
+        Returns:
+            As `note_accounts`. Streams that nobody has told of are left out.
+        """
+        names = {digest_of(name).hex(): name for name, _ in self._streams}
+        known = [(names[digest], epoch, rows) for digest, epoch, rows in found if digest in names]
+        return self.note_accounts(replay, ring_id, [each for each in known if each[:2] in self._streams])
 
     def end(self, key: StreamKey, *, in_order: bool) -> None:
         """An actor process is gone; in order, or without a last word of its own that counts."""

@@ -223,9 +223,11 @@ class HubLink:
             lambda state: TableSpec.from_wire(state.columns, state.spaces) if state.columns is not None else None
         )
 
-    async def replay_endpoints(self) -> list[str]:
-        """Data endpoints of the replay nodes, once the first table is open."""
-        return await self.until(lambda state: state.replay_endpoints or None)
+    async def replay_endpoints(self, num_nodes: int) -> list[str]:
+        """Data endpoints of the run's replay nodes by index, once all their tables are open."""
+        return await self.until(
+            lambda state: state.replay_endpoints if len(state.replay_endpoints) >= num_nodes else None
+        )
 
     async def table_to_open(self) -> OpenTable:
         """The table that a replay node is to make ready, once the run has a spec."""

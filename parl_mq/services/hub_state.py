@@ -162,6 +162,7 @@ class HubState:
                 return self._note_goodbye(node, known, now)
             case SenderAccounts():
                 self.tally.books.note_accounts(node.name, known.ring_id, known.accounts)
+                self.tally.books.note_found(node.name, known.ring_id, known.found)
                 return []
             case Pong():
                 return self._claims.keep(node)
@@ -221,12 +222,23 @@ class HubState:
             reason = f"{hello.name} belongs to run {hello.run_id}, this is run {self._run_id}"
             return HelloRefused(reason=reason, exit_code=EXIT_CONFIG)
         known = self._roster.named(hello.name)
+        if known is None and hello.role == "replay" and (too_many := self._why_no_more_replays()):
+            return HelloRefused(reason=too_many, exit_code=EXIT_CONFIG)
         if known is not None and known.role != hello.role:
             reason = f"the name {hello.name} belongs to a node that joined as {known.role}; take another with --name"
             return HelloRefused(reason=reason, exit_code=EXIT_CONFIG)
         if known is not None and known.hello.epoch > hello.epoch and not known.has_left:
             return superseded(hello.name)
         return None
+
+    def _why_no_more_replays(self) -> str | None:
+        names = [node.name for node in self._roster if node.role == "replay"]
+        if len(names) < self._config.replay.nodes:
+            return None
+        return (
+            f"this run has its replay.nodes = {len(names)} already, {', '.join(names)}; to take the place of one that "
+            "is gone, start with --name and its name"
+        )
 
     def _settle_spec(self, node: Node, offer: SpecOffer) -> list[Outgoing]:
         if self._spec is not None:
@@ -442,9 +454,13 @@ class HubState:
         return not any(node.role in stage.roles for node in living)
 
     def _stop_if_ending(self, node: Node, *, is_new: bool) -> list[Outgoing]:
-        """A node that comes back is told when its turn has come; one that comes new need not begin."""
+        """A node that comes back is told when its turn has come; one that comes new need not begin.
+
+        But a replay node's ring is needed to the end, whichever process has it.
+        """
         is_ending = self.phase in ("stopping", "done") and node.role != "supervisor"
-        if not is_ending or node.peer is None or not (is_new or node.role in self._stopped_roles):
+        has_no_work = is_new and node.role != "replay"
+        if not is_ending or node.peer is None or not (has_no_work or node.role in self._stopped_roles):
             return []
         return [(node.peer, self._stop_message)]
 

@@ -27,9 +27,9 @@ from parl_mq.replay.draws import split_frames
 from parl_mq.services.hub_link import HubLink
 from parl_mq.services.joining import attach_message, joined, run_config
 from parl_mq.services.network import network_of
-from parl_mq.services.row_map import RowMap
 from parl_mq.services.runtime import NodeOptions, StopSignal, WorkThread
-from parl_mq.services.sample_client import Batch, SampleClient
+from parl_mq.services.sample_client import Batch
+from parl_mq.services.sample_source import SampleSource, sample_source
 from parl_mq.services.weights_exchange import announcement, chunk_frames
 from parl_mq.spec import TableSpec
 from parl_mq.wire.codec import Decoder, encode
@@ -245,22 +245,18 @@ class LearnerNode:
             self._link.status.counters["updates_total"] = self._learner.num_updates
             source.publish(await self._work(self._learner.publish))
             self._link.status.waits("the replay node to open its table")
-            endpoints = await self._stop.wait_for(self._link.replay_endpoints())
+            endpoints = await self._stop.wait_for(self._link.replay_endpoints(self._config.replay.nodes))
             if endpoints is not None:
-                samples = SampleClient(
-                    network.connect(endpoints[0]),
-                    attach_message(self._link, welcome, spec),
-                    batch_size=self._config.algorithm.batch_size,
-                    prefetch=self._config.learner.prefetch,
-                    row_map=RowMap(self._config, spec, welcome.run_id),
-                )
+                attach = attach_message(self._link, welcome, spec)
+                channels = [network.connect(endpoint) for endpoint in endpoints]
+                samples = sample_source(channels, attach, self._config, spec)
                 background.append(tasks.create_task(samples.run()))
                 await self._train(samples, source)
                 await self._finish(samples, source)
             for task in background:
                 task.cancel()
 
-    async def _train(self, samples: SampleClient, source: WeightsSource) -> None:
+    async def _train(self, samples: SampleSource, source: WeightsSource) -> None:
         """Keeps the work thread supplied: while it learns from some batches, the next ones already wait for it.
 
         It goes from one to the other by itself. Two changes of threads between any two updates would cost a third of
@@ -277,7 +273,7 @@ class LearnerNode:
 
     async def _collect(
         self,
-        samples: SampleClient,
+        samples: SampleSource,
         source: WeightsSource,
         under_way: asyncio.Queue[_UnderWay | None],
         room: asyncio.Semaphore,
@@ -298,7 +294,7 @@ class LearnerNode:
         with self._idle.interrupted(batches[0].reply.held_s):
             return [self._learner.learn(drawn_rows(batch, depth)) for batch in batches]
 
-    async def _next_batches(self, samples: SampleClient) -> list[Batch]:
+    async def _next_batches(self, samples: SampleSource) -> list[Batch]:
         """The batches that are there, at least one; none at the stop."""
         if self._stop.is_set():
             return []
@@ -308,7 +304,7 @@ class LearnerNode:
         first = await self._stop.wait_for(samples.next_batch())
         return [] if first is None else [first, *samples.ready_batches()]
 
-    async def _finish(self, samples: SampleClient, source: WeightsSource) -> None:
+    async def _finish(self, samples: SampleSource, source: WeightsSource) -> None:
         """The checkpoint comes first: the hub may be gone, and is then waited for in vain."""
         self._link.status.works("finishing")
         samples.send_last_priorities()
@@ -325,7 +321,7 @@ class LearnerNode:
             keep = self._config.learner.keep_checkpoints
             checkpoints.save(self._checkpoint_root, self._learner.checkpoint(), keep=keep)
 
-    def _note(self, samples: SampleClient) -> None:
+    def _note(self, samples: SampleSource) -> None:
         self._link.status.works("updating")
         counters = self._link.status.counters
         counters["updates_total"] = self._learner.num_updates

@@ -20,7 +20,7 @@ from parl_mq.services.complaints import Complaints
 from parl_mq.services.hub_link import MAX_TEXT, HubLink, NodeStatus
 from parl_mq.services.joining import joined, run_config
 from parl_mq.services.network import network_of
-from parl_mq.services.replay_desk import LOOP_BYTES, ReplayDesk
+from parl_mq.services.replay_desk import COUNTS_EVERY_S, LOOP_BYTES, ReplayDesk
 from parl_mq.services.rings import NODE, RUN_DIRECTORY, RUN_ID
 from parl_mq.services.runtime import NodeOptions, StopSignal, WorkThread
 from parl_mq.services.tables import limiter, make_ring_directory, remove_rings, table_settings
@@ -69,7 +69,7 @@ async def serve(options: NodeOptions, replay: ReplayOptions, stop: StopSignal) -
             link.status.waits("word of what the rows of the environment hold")
             config = run_config(welcome, options)
             message = await stop.wait_for(link.table_to_open())
-            if message is not None:
+            if message is not None:  # even at a run's end: what the ring holds is part of the run's books
                 await _serve_table(link, server, replay, config, welcome, message, stop)
         return EXIT_OK
     finally:
@@ -98,7 +98,10 @@ async def _serve_table(
         if table.is_reopened:
             log.info("table %s goes on with %d live rows", opening.table, table.num_live)
         desk = ReplayDesk(table, limiter(config, table.words), spec, config, welcome.run_id)
-        await ReplayNode(link, server, desk).run(stop)
+        if table.is_reopened:
+            link.deliver(desk.found_accounts())
+        tick_s = TICK_S if config.replay.nodes == 1 else COUNTS_EVERY_S
+        await ReplayNode(link, server, desk, tick_s=tick_s).run(stop)
     finally:
         is_needed = not link.run_is_done and table.counts.inserted > 0
         table.close(remove=not is_needed)
@@ -137,7 +140,7 @@ class ReplayNode:
     the hub hears that this node lives. Others have their turn at the desk when that is done.
     """
 
-    def __init__(self, link: Reports, server: ServerChannel, desk: ReplayDesk) -> None:
+    def __init__(self, link: Reports, server: ServerChannel, desk: ReplayDesk, *, tick_s: float = TICK_S) -> None:
         self._link = link
         self._server = server
         self._desk = desk
@@ -147,6 +150,7 @@ class ReplayNode:
         self._thread = WorkThread("rows")
         self._turn = asyncio.Lock()  # of who has the desk, which takes one call at a time
         self._accounts_at = 0.0
+        self._tick_s = tick_s
 
     async def run(self, stop: StopSignal) -> None:
         """Serves until the stop."""
@@ -180,7 +184,7 @@ class ReplayNode:
                 await self._send_what_is_due()
                 self._note()
                 self._tell_accounts(time.monotonic())
-            await asyncio.sleep(TICK_S)  # the period itself
+            await asyncio.sleep(self._tick_s)  # the period itself
 
     def _take(self, peer: PeerId, frames: list[memoryview]) -> None:
         try:

@@ -18,7 +18,7 @@ from parl_mq.errors import EXIT_CONFIG, EXIT_TEMPORARY, WireError
 from parl_mq.fragments import FragmentBatch
 from parl_mq.net.channel import Frame, PeerId
 from parl_mq.net.credit import Arrival, ReceiverBook
-from parl_mq.replay.limiter import RatioLimiter
+from parl_mq.replay.limiter import Counts, RatioLimiter
 from parl_mq.replay.senders import SenderMark
 from parl_mq.replay.table import Table
 from parl_mq.spec import TableSpec
@@ -34,6 +34,9 @@ from parl_mq.wire.messages import (
     InsertFragments,
     InsertRefused,
     Message,
+    ReplayCounts,
+    RunCounts,
+    RunSums,
     SampleRefused,
     SampleReply,
     SampleRequest,
@@ -47,6 +50,8 @@ from parl_mq.wire.messages import (
 SENDER_BYTES: Final = 64 * 1024 * 1024
 """Unacknowledged bytes that one actor may have under way."""
 WAITING_EVERY_S: Final = 1.0
+COUNTS_EVERY_S: Final = 0.02
+"""Learners of several replay nodes hear so often of what has changed."""
 MAX_HELD: Final = 64
 """Batches of one learner that wait here; a learner keeps `learner.prefetch` outstanding, 16 at most."""
 REPLY_BYTES: Final = 512 * 1024
@@ -130,6 +135,9 @@ class ReplayDesk:
         self._replies: list[Reply] = []
         self._layouts: dict[tuple[int, bool], SlabLayout] = {}
         self._next_waiting_at = 0.0
+        self._told_sums: dict[str, RunSums] = {}
+        self._told_counts: ReplayCounts | None = None
+        self._next_counts_at = 0.0
 
     @property
     def waiting_for(self) -> str | None:
@@ -160,6 +168,11 @@ class ReplayDesk:
             **({} if self._limiter.ratio is None else {"samples_per_insert": self._limiter.ratio}),
         }
 
+    def found_accounts(self) -> SenderAccounts:
+        """What the ring holds of each stream that it knows, to be told once: earlier processes have stored it."""
+        found = [(mark.digest.hex(), mark.epoch, mark.rows) for mark in self._table.senders()]
+        return SenderAccounts(ring_id=self._table.ring_id, accounts=[], found=found)
+
     def accounts(self) -> SenderAccounts:
         """What is stored here of each stream that this process has heard of, those that have ended included."""
         rows = {(name, sender.epoch): sender.book.rows for name, sender in self._senders.items()}
@@ -189,9 +202,13 @@ class ReplayDesk:
                 self._insert(self._senders[client.name], known, arrays)
             case SampleRequest():
                 self._update(peer, arrays)
+                if known.run is not None:
+                    self._note_run(client, known.run)
                 self._hold(peer, known)
             case UpdatePriorities():
                 self._update(peer, arrays)
+            case RunCounts():
+                self._note_run(client, known.sums)
             case _:
                 assert_never(known)
 
@@ -205,8 +222,47 @@ class ReplayDesk:
             reason = self._limiter.waiting(self._table.num_live)
             for peer in {held.peer for held in self._held}:
                 self._reply(peer, SampleWaiting(reason=reason))
+        if self._is_one_of_several and now >= self._next_counts_at:
+            self._tell_counts(now)
         replies, self._replies = self._replies, []
         return replies
+
+    @property
+    def _is_one_of_several(self) -> bool:
+        return self._config.replay.nodes > 1
+
+    def _note_run(self, client: Attach, sums: RunSums) -> None:
+        """What a learner says of the other replay nodes; of several learners the one counts that knows of most draws.
+
+        Raises:
+            WireError: there are no other nodes.
+        """
+        if not self._is_one_of_several:
+            raise WireError(f"{client.name} speaks of other replay nodes, and this run has one")
+        self._told_sums[client.name] = sums
+        most = max(self._told_sums.values(), key=lambda sums: sums.drawn)
+        elsewhere = Counts(most.before, most.inserted, most.drawn)
+        self._limiter.note_elsewhere(elsewhere, arrived_here=most.arrived_here)
+
+    def _tell_counts(self, now: float) -> None:
+        """Tells the learners how far this node is, if that has changed."""
+        counts = self._counts_message()
+        if counts == self._told_counts:
+            return
+        self._told_counts, self._next_counts_at = counts, now + COUNTS_EVERY_S
+        for peer, client in self._clients.items():
+            if client.role == "learner":
+                self._reply(peer, counts)
+
+    def _counts_message(self) -> ReplayCounts:
+        own = self._limiter.counts
+        return ReplayCounts(
+            num_live=self._table.num_live,
+            total_priority=self._table.total_priority,
+            num_before=own.before,
+            num_inserted=own.inserted,
+            num_drawn=own.drawn,
+        )
 
     def forget(self, peer: PeerId) -> None:
         """The connection is gone; its client attaches again when it is back."""
@@ -250,6 +306,8 @@ class ReplayDesk:
                 credit_bytes=sender.book.credit_bytes,
             ),
         )
+        if attach.role == "learner" and self._is_one_of_several:
+            self._reply(peer, self._counts_message())
 
     def _account(self, peer: PeerId, attach: Attach) -> _Sender:
         """The actor's account, which may go on from an earlier process of this node; a new epoch begins a new one."""
@@ -365,6 +423,8 @@ class ReplayDesk:
         """Batches of a request that may be drawn now and go in one reply."""
         request, num_live = held.request, self._table.num_live
         num_due = min(held.num_left, self._most_in_a_reply(request))
+        if request.run is not None:
+            return num_due if num_live else 0
         while num_due and not self._limiter.may_draw(num_due * request.batch_size, num_live):
             num_due -= 1
         return num_due

@@ -41,15 +41,26 @@ log = logging.getLogger("parl_mq")
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """Rows [start, stop) of a batch, which came from one of several replay nodes, and its ring."""
+
+    node: int
+    ring_id: str
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
-    """A reply and its arrays (parl_mq.replay.table.Draw), whose keys are those of one ring.
+    """A reply and its arrays (parl_mq.replay.table.Draw), whose keys are those of one ring, or of each origin's.
 
     Attributes:
-        reply: as it came.
+        reply: as it came; of several replay nodes, with their sums.
         arrays: valid until the batch is given back.
         ring_id: of that ring.
         num_torn: rows that were overwritten before they could be read: they show another row, at probability 0.
         own: those of the arrays that are the client's own, and used again: rows that it read from the ring.
+        origins: where its rows came from, if the run has several replay nodes.
     """
 
     reply: SampleReply
@@ -57,6 +68,7 @@ class Batch:
     ring_id: str = ""
     num_torn: int = 0
     own: Arrays | None = None
+    origins: tuple[Origin, ...] = ()
 
 
 class SampleClient:

@@ -320,7 +320,8 @@ class Supervisor:
         had_progress = self._watch.has_progress(child)
         wait_s = record.note(asyncio.get_running_loop().time(), cause, had_progress=had_progress)
         is_last = wait_s is None or code in BEYOND_REPAIR
-        goes_on = not is_last and not (self._end_has_begun.is_set() and child.name != HUB)
+        has_more_to_say = child.name == HUB or child.role == "replay"  # whose ring has part of the run's books
+        goes_on = not is_last and (has_more_to_say or not self._end_has_begun.is_set())
         self._directory.append_failure(
             {
                 "time_s": round(time.monotonic() - self._started_at, 3),

@@ -49,6 +49,7 @@ def limiter(config: RunConfig, words: npt.NDArray[np.int64] | None = None) -> Ra
         error_band=config.error_band,
         min_live=config.replay.learning_starts,
         words=None if words is None else words[:NUM_WORDS],
+        num_tables=config.replay.nodes,
     )
 
 

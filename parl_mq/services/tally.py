@@ -135,6 +135,7 @@ class Tally:
             gauges = {name: value for name, value in node.counters.items() if not name.endswith("_total")}
             if node.role in ("learner", "replay") and node.index == 0:
                 figures.update({name: value for name, value in gauges.items() if name != "rss_bytes"})
+        figures.update(self._fill())
         figures["sent_rows_total"], figures["acknowledged_rows_total"] = float(rows.sent), float(rows.acknowledged)
         figures["abandoned_rows_total"], figures["stored_rows_total"] = float(rows.abandoned), float(rows.stored)
         figures["lost_rows_total"], figures["lost_updates_total"] = float(rows.lost), self.num_lost_updates
@@ -147,6 +148,14 @@ class Tally:
         if self.eval_return is not None and self.best_eval_return is not None:
             figures["eval_return"], figures["best_eval_return"] = self.eval_return, self.best_eval_return
         return figures
+
+    def _fill(self) -> dict[str, float]:
+        """Live rows of all replay nodes, and the share of their tables that they take: all tables have one size."""
+        nodes = [node.counters for node in self._roster if node.role == "replay" and "replay_fill" in node.counters]
+        if not nodes:
+            return {}
+        live, fill = (sum(each[name] for each in nodes) for name in ("replay_live_rows", "replay_fill"))
+        return {"replay_live_rows": live, "replay_fill": fill / len(nodes)}
 
     def to_memory(self) -> dict[str, Any]:
         """The fields of RunMemory that this class goes on from."""

@@ -21,6 +21,7 @@ Name = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_.
 Text = Annotated[str, Field(max_length=2000)]
 Epoch = Annotated[int, Field(ge=0, lt=2**63)]
 Sequence = Annotated[int, Field(ge=0, lt=2**63)]
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 Version = tuple[Annotated[int, Field(ge=0, lt=2**32)], Annotated[int, Field(ge=0, lt=2**32)]]
 ColumnRow = tuple[Annotated[str, Field(max_length=200)], list[PositiveInt], Annotated[str, Field(max_length=16)]]
 SpaceRow = tuple[Annotated[str, Field(max_length=32)], list[float], list[float]]
@@ -174,11 +175,14 @@ class SenderAccounts(Message):
         ring_id: of the ring that the counts are about: those of another one are gone with it.
         accounts: name and epoch of an actor's process, and the live rows of it that were stored. A stream that is not
             mentioned has not changed since it was.
+        found: the same of streams that an earlier process of the node has stored, of whose names the ring keeps a
+            digest (parl_mq.replay.senders.digest_of, hexadecimal).
     """
 
     kind: Literal["sender_accounts"] = "sender_accounts"
     ring_id: Text
     accounts: list[tuple[Name, Epoch, NonNegativeInt]] = Field(max_length=10_000)
+    found: list[tuple[Digest, Epoch, NonNegativeInt]] = Field(default_factory=list, max_length=10_000)
 
 
 class Pong(Message):
@@ -504,6 +508,54 @@ class InsertRefused(Message):
     reason: Text
 
 
+class RunSums(NamedTuple):
+    """How far the run's replay nodes have come, as a learner knows: sums over all but the node that is told of them.
+
+    Attributes:
+        before: live rows inserted before the first draw.
+        inserted: those since.
+        drawn: rows drawn, and asked for.
+        arrived_here: rows of the node itself that had been inserted when the sums were made.
+    """
+
+    before: NonNegativeInt
+    inserted: NonNegativeInt
+    drawn: NonNegativeInt
+    arrived_here: NonNegativeInt
+
+
+class RunCounts(Message):
+    """Learner -> replay, where a run has several replay nodes: what the others have, whenever that changes.
+
+    Comes every 20 ms at most; requests bring the same.
+    """
+
+    kind: Literal["run_counts"] = "run_counts"
+    table: Name
+    sums: RunSums
+
+
+class ReplayCounts(Message):
+    """Replay -> learner, where a run has several replay nodes: how far this one is, whenever that changes.
+
+    Comes every 20 ms at most; replies bring the same.
+
+    Attributes:
+        num_live: live rows.
+        total_priority: sum of all p_i^alpha.
+        num_before: live rows accepted before the run's first draw.
+        num_inserted: those since.
+        num_drawn: rows drawn.
+    """
+
+    kind: Literal["replay_counts"] = "replay_counts"
+    num_live: NonNegativeInt
+    total_priority: NonNegativeFloat
+    num_before: NonNegativeInt
+    num_inserted: NonNegativeInt
+    num_drawn: NonNegativeInt
+
+
 class SampleRequest(Message):
     """Learner -> replay: send me so many batches; held back until the limiter allows them.
 
@@ -516,6 +568,7 @@ class SampleRequest(Message):
         batch_size: B >= 1.
         num_batches: wanted in all, in one reply or several.
         rows: False: keys and probabilities will do, as the learner has the table mapped.
+        run: of a learner that has several replay nodes, and has found itself that the draw is due.
     """
 
     kind: Literal["sample"] = "sample"
@@ -524,6 +577,7 @@ class SampleRequest(Message):
     batch_size: PositiveInt
     num_batches: Annotated[int, Field(ge=1, le=64)] = 1
     rows: bool = True
+    run: RunSums | None = None
 
 
 class SampleReply(Message):
@@ -617,7 +671,7 @@ Weights = Annotated[
     Field(discriminator="kind"),
 ]
 ToReplay = Annotated[
-    Attach | InsertFragments | SampleRequest | UpdatePriorities,
+    Attach | InsertFragments | SampleRequest | UpdatePriorities | RunCounts,
     Field(discriminator="kind"),
 ]
 FromReplay = Annotated[
@@ -627,6 +681,7 @@ FromReplay = Annotated[
     | Credit
     | InsertRefused
     | SampleReply
+    | ReplayCounts
     | SampleWaiting
     | SampleRefused
     | UpdateRefused,

@@ -17,7 +17,7 @@ from parl_mq.services.actor import BEATS_TO_THE_LIMIT, Actor, Rollout, steps_a_b
 from parl_mq.services.faults import FaultCount
 from parl_mq.services.hub_link import NodeStatus
 from parl_mq.services.replay_desk import ReplayDesk
-from parl_mq.services.replay_link import ReplayLink
+from parl_mq.services.replay_streams import ReplayStreams
 from parl_mq.services.runtime import StopSignal, WorkThread, first_cause
 from parl_mq.services.tables import limiter, table_settings
 from parl_mq.spec import WeightsVersion
@@ -164,11 +164,12 @@ class Scene:
         self.work = WorkThread("environments")
         self.collectors = collectors
         self.rollout = Rollout(self.work, self._build, FaultCount("actor-0", max_faults))
-        self.actor = Actor(self.link, self.work, self.stop, self.rollout, steps_a_beat=steps_a_beat)
+        self.replays = ReplayStreams([self.channel], attach())
+        self.actor = Actor(self.link, self.work, self.stop, self.rollout, self.replays, steps_a_beat=steps_a_beat)
 
     async def begin(self):
         await self.rollout.begin()
-        await self.actor.run(ReplayLink(self.channel, attach(), self.actor.handle), self.weights)
+        await self.actor.run(self.weights)
 
     def counter(self, name):
         return self.link.status.counters.get(f"{name}_total", 0)
@@ -249,7 +250,7 @@ async def test_credit_that_comes_between_the_look_and_the_wait_is_not_missed(mon
         def credit_comes_first(awaitable):
             if not before and scene.replay.table.num_live == 24:
                 before.append(scene.link.status.waiting_for)
-                scene.actor.handle(Credit(last_sequence=5, credit_rows=32, credit_bytes=10**9), {})
+                scene.replays.target.handle(Credit(last_sequence=5, credit_rows=32, credit_bytes=10**9), {})
             return wait_for(awaitable)
 
         monkeypatch.setattr(scene.stop, "wait_for", credit_comes_first)
@@ -284,8 +285,8 @@ async def test_rows_that_nobody_acknowledges_are_given_up_and_counted(monkeypatc
         scene.weights.give(1, 0)
         await blocked(scene)
         scene.replay.is_deaf = True
-        scene.actor._book.grant(10_000, 10**9)
-        scene.actor._book_changed.set()
+        scene.replays.target.book.grant(10_000, 10**9)
+        scene.replays.changed.set()
         await until(lambda: scene.counter("sent_rows") > 24)
         scene.stop.set("enough")
         await soon(task)

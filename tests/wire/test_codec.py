@@ -26,6 +26,7 @@ from parl_mq.wire.messages import InsertFragments, SampleReply, SampleRequest, T
 decode = Decoder(ToReplay)
 REQUEST = SampleRequest(request_id=1, table="main", batch_size=256)
 FIELDS = {"kind": "sample", "request_id": 1, "table": "main", "batch_size": 256, "num_batches": 1, "rows": True}
+FIELDS["run"] = None
 REPLY = SampleReply(request_id=1, num_live=1, total_priority=1.0, num_inserted=0, num_drawn=0)
 
 
