@@ -35,6 +35,8 @@ class NodeView:
         counts: what it has told last; kept while it is away.
         gone: counts of its earlier rings, which are part of what the run has inserted and drawn.
         is_up: it is attached, and does not owe rows for too long.
+        is_told: it has told its counts, once.
+        num_asked: rows that it owes.
     """
 
     counts: Counts = NOTHING
@@ -43,6 +45,7 @@ class NodeView:
     total_priority: float = 0.0
     ring_id: str = ""
     is_up: bool = False
+    is_told: bool = False
     num_asked: int = 0
 
     @property
@@ -131,6 +134,7 @@ class RunDraws:
         self._open: dict[int, JointDraw] = {}  # by each request that is not answered
         self._again: list[JointDraw] = []
         self._held_since: float | None = None
+        self._began_at: float | None = None
 
     @property
     def num_open_batches(self) -> int:
@@ -169,7 +173,8 @@ class RunDraws:
     def note_counts(self, index: int, counts: Counts, *, num_live: int, total_priority: float) -> None:
         """A node has told how far it is."""
         node = self.nodes[index]
-        node.counts, node.num_live, node.total_priority, node.is_up = counts, num_live, total_priority, True
+        node.counts, node.num_live, node.total_priority = counts, num_live, total_priority
+        node.is_up = node.is_told = True
 
     def part_of(self, index: int, request_id: int) -> tuple[JointDraw, Part] | None:
         """The draw and the part that a reply belongs to; None where it comes too late."""
@@ -200,7 +205,7 @@ class RunDraws:
         again, self._again = self._again, []
         planned = [draw for draw in again if self._replan(draw, now)]
         self._again = [draw for draw in again if not draw.missing]
-        while num_wanted > 0 and self._is_any_up:
+        while num_wanted > 0 and self._may_begin(now):
             num_batches = self._num_due(min(num_wanted, most_batches))
             if not num_batches:
                 self._held_since = now if self._held_since is None else self._held_since
@@ -208,6 +213,13 @@ class RunDraws:
             planned.append(self._plan(num_batches, now))
             num_wanted -= num_batches
         return planned
+
+    def _may_begin(self, now: float) -> bool:
+        """Whether all nodes have said how far they are, or have had the time to: a run is not drawn from in part."""
+        if not self._is_any_up:
+            return False
+        self._began_at = now if self._began_at is None else self._began_at
+        return now - self._began_at >= SILENT_S or all(node.is_told for node in self.nodes)
 
     def _num_due(self, num_batches: int) -> int:
         self._tell_limiter()

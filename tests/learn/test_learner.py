@@ -143,14 +143,25 @@ def test_figures_without_updates_have_no_means() -> None:
     assert _learner().take_figures() == {"updates_total": 0, "skipped_updates_total": 0}
 
 
-def test_checkpoint_is_due_once_every_interval() -> None:
+def test_checkpoints_are_due_after_ever_longer_times_up_to_the_interval() -> None:
     clock = _Clock()
     learner = _learner(clock=clock, checkpoint_every_s=10)
     due = []
-    for seconds in (0, 9.9, 0.1, 0, 9.9, 0.1, 30, 1):
+    for _ in range(400):
+        if learner.learn(_rows()).is_checkpoint_due:
+            due.append(clock.now)
+        clock.now += 0.1
+    assert due == pytest.approx([1, 2, 4, 8, 16, 26, 36], abs=0.5)
+
+
+def test_no_checkpoint_is_due_before_the_first_interval_where_that_is_short() -> None:
+    clock = _Clock()
+    learner = _learner(clock=clock, checkpoint_every_s=0.5)
+    due = []
+    for seconds in (0, 0.4, 0.1, 0.4, 0.1):
         clock.now += seconds
         due.append(learner.learn(_rows()).is_checkpoint_due)
-    assert due == [False, False, True, False, False, True, True, False]
+    assert due == [False, False, True, False, True]
 
 
 def test_resumed_learner_goes_on_counting_under_a_newer_version() -> None:

@@ -45,6 +45,7 @@ class Run:
         command = [sys.executable, "-m", "parl_mq", "train", "cartpole-dqn", "--run-dir", str(directory), "--json"]
         self.process = subprocess.Popen(
             [*command, *_unless_said((*SMALL, *places), options), *options],
+            env={name: value for name, value in os.environ.items() if not name.startswith("PARL_MQ_")},  # are settings
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -6,6 +6,8 @@ import json
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -62,6 +64,46 @@ def test_a_run_survives_the_death_of_each_of_its_nodes_in_turn(tmp_path: Path) -
     summary = json.loads(stdout.splitlines()[-1])
     assert summary["restarts"] == dict.fromkeys(ROLES, 1)
     _assert_balanced(summary)
+
+
+@pytest.mark.timeout(300)
+def test_each_of_two_replay_nodes_may_die_and_return_with_every_row_accounted_for(tmp_path: Path) -> None:
+    with running(tmp_path / "run", "--actors", "2", "--set", "replay.nodes=2") as run:
+        run.wait_until_training()
+        for victim in ("replay-0", "replay-1"):
+            before = run.nodes()[victim]
+            before.kill()
+            _replaced(run, victim, before)
+            _wait_for_steps(run, 1000)
+        status = _status(run)
+        for name in ("replay-0", "replay-1"):
+            assert _inspected(run, name)["ring"].endswith(name)
+        run.process.send_signal(signal.SIGTERM)
+        code, stdout, stderr = run.finish()
+        assert code == 0, stderr
+        assert run.alive() == []
+        assert run.left_behind() == []
+    assert {node["name"] for node in status["nodes"] if node["role"] == "replay"} == {"replay-0", "replay-1"}
+    summary = json.loads(stdout.splitlines()[-1])
+    assert summary["restarts"] == {"replay-0": 1, "replay-1": 1}
+    assert summary["rows"]["lost"] == 0
+    _assert_balanced(summary)
+
+
+def _status(run: Run) -> dict[str, Any]:
+    return _said("status", str(run.directory), "--json")
+
+
+def _inspected(run: Run, name: str) -> dict[str, Any]:
+    options = ("--name", name, "--json", "--set", f"node.ring_directory={run.rings}")
+    return _said("replay", "inspect", str(run.directory), *options)
+
+
+def _said(*command: str) -> dict[str, Any]:
+    """What a command of its own says in JSON."""
+    done = subprocess.run([sys.executable, "-m", "parl_mq", *command], capture_output=True, text=True, check=True)
+    said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return said
 
 
 # Nodes that hang
@@ -145,17 +187,21 @@ def test_while_a_replay_node_is_stopped_actors_wait_in_bounded_memory_and_go_on_
 
 @pytest.mark.slow
 @pytest.mark.timeout(0)
-def test_a_run_goes_on_learning_while_its_nodes_die_and_hang_at_random(tmp_path: Path) -> None:
+@pytest.mark.parametrize("num_replays", [1, 2])
+def test_a_run_goes_on_learning_while_its_nodes_die_and_hang_at_random(num_replays: int, tmp_path: Path) -> None:
     """Lasts PARL_MQ_CHAOS_S seconds, 180 where that is not set."""
     lasts_s = float(os.environ.get("PARL_MQ_CHAOS_S", "180"))
     chance = random.Random(1)
-    options = ("node.max_restarts=1000", "node.busy_limit_s=20", "learner.checkpoint_every_s=3")
+    options = (
+        *("node.max_restarts=1000", "node.busy_limit_s=20", "learner.checkpoint_every_s=3"),
+        f"replay.nodes={num_replays}",
+    )
     limit = ("--max-seconds", "1000000")
     with running(
         tmp_path / "run", "--actors", "2", *limit, *(word for each in options for word in ("--set", each))
     ) as run:
         run.wait_until_training()
-        names = [*ROLES, "actor-1"]
+        names = [*ROLES, "actor-1", *(f"replay-{index}" for index in range(1, num_replays))]
         ends_at = time.monotonic() + lasts_s
         while time.monotonic() < ends_at:
             process = run.nodes()[chance.choice(names)]

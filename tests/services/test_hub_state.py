@@ -292,7 +292,7 @@ def test_a_spec_that_contradicts_itself_is_not_taken(fields):
 
 
 def test_replay_endpoints_are_told_once_tables_are_open_by_index():
-    state = hub_state()
+    state = hub_state("replay.nodes=2")
     state.handle(join(state, "actor"), spec_offer(), 0.0)
     for index in (1, 0):
         peer = join(state, "replay", f"replay-{index}", data_endpoint=f"ipc:///{index}")
