@@ -162,7 +162,8 @@ class HubState:
                 return self._note_goodbye(node, known, now)
             case SenderAccounts():
                 self.tally.books.note_accounts(node.name, known.ring_id, known.accounts)
-                self.tally.books.note_found(node.name, known.ring_id, known.found)
+                if known.found:
+                    self.tally.books.note_found(node.name, known.ring_id, known.found)
                 return []
             case Pong():
                 return self._claims.keep(node)

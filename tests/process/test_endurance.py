@@ -90,6 +90,51 @@ def test_each_of_two_replay_nodes_may_die_and_return_with_every_row_accounted_fo
     _assert_balanced(summary)
 
 
+@pytest.mark.timeout(300)
+def test_a_replay_node_that_dies_while_the_run_ends_says_what_its_ring_holds(tmp_path: Path) -> None:
+    with running(tmp_path / "run", "--max-steps", "4000") as run:
+        nodes = dict(run.wait_until_training())
+        nodes["evaluator-0"].send_signal(signal.SIGSTOP)  # the end waits for its last word
+        for name in ("actor-0", "learner-0"):
+            run.until(lambda name=name: name not in run.alive() or None, 120)  # type: ignore[misc]
+        nodes["replay-0"].kill()
+        _replaced(run, "replay-0", nodes["replay-0"])
+        nodes["evaluator-0"].send_signal(signal.SIGCONT)
+        code, stdout, stderr = run.finish(120)
+        assert code == 0, stderr
+    summary = json.loads(stdout.splitlines()[-1])
+    assert summary["restarts"] == {"replay-0": 1}
+    assert summary["rows"]["lost"] == 0
+    _assert_balanced(summary)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("stopped", ["learner", "actor"])
+def test_nodes_that_have_nothing_to_do_need_no_processor(stopped: str, tmp_path: Path) -> None:
+    with running(tmp_path / "run", "--set", "replay.nodes=2", "--set", "node.busy_limit_s=1000") as run:
+        nodes = run.wait_until_training()
+        nodes[f"{stopped}-0"].send_signal(signal.SIGSTOP)
+        idle = {name: node for name, node in nodes.items() if not name.startswith((stopped, "zygote"))}
+        run.until(lambda: _steps_and_updates(run, quiet_s=3), 120)
+        before = {name: _cpu_s(node) for name, node in idle.items()}
+        time.sleep(10)  # the time in which nothing happens
+        used = {name: (_cpu_s(node) - before[name]) / 10 for name, node in idle.items()}
+        print({name: f"{share:.2%}" for name, share in used.items()})
+        assert max(used.values()) < 0.02 * 3, used
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return times.user + times.system
+
+
+def _steps_and_updates(run: Run, *, quiet_s: int) -> bool | None:
+    """Whether neither has changed over the last rows of the record, of which there is one a second."""
+    rows = [row for row in run.metrics() if row["kind"] == "figures"][-quiet_s - 1 :]
+    return len({(row.get("env_steps_total"), row.get("updates_total")) for row in rows}) == 1 or None
+
+
 def _status(run: Run) -> dict[str, Any]:
     return _said("status", str(run.directory), "--json")
 
@@ -200,7 +245,7 @@ def test_a_run_goes_on_learning_while_its_nodes_die_and_hang_at_random(num_repla
     with running(
         tmp_path / "run", "--actors", "2", *limit, *(word for each in options for word in ("--set", each))
     ) as run:
-        run.wait_until_training()
+        run.wait_until_training(240)
         names = [*ROLES, "actor-1", *(f"replay-{index}" for index in range(1, num_replays))]
         ends_at = time.monotonic() + lasts_s
         while time.monotonic() < ends_at:
@@ -216,7 +261,7 @@ def test_a_run_goes_on_learning_while_its_nodes_die_and_hang_at_random(num_repla
                 pass  # the zygote took it along
             assert run.process.poll() is None
             time.sleep(3)  # the time between two faults
-        _wait_for_steps(run, 1000)
+        _wait_for_steps(run, 1000, 240)
         run.process.send_signal(signal.SIGTERM)
         code, stdout, stderr = run.finish(timeout_s=120)
         assert code == 0, stderr

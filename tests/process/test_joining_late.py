@@ -4,89 +4,17 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
 from parl_mq.services.status import picture_of
 from tests.process.running import poll_until
+from tests.process.single_nodes import nodes_of
 
-SETTINGS = ("replay.learning_starts=1000", "algorithm.batch_size=64", "actor.num_envs=8", "replay.fragment_length=8")
 SLACK = 3
-
-
-class Nodes:
-    """Single nodes of one run, by name.
-
-    Attributes:
-        directory: run directory.
-    """
-
-    def __init__(self, directory: Path, sockets: Path) -> None:
-        self.directory = directory
-        self.logs = sockets / "logs"
-        self.logs.mkdir()
-        self._sockets = sockets
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
-
-    def start(self, role: str) -> subprocess.Popen[bytes]:
-        name = f"{role}-0"
-        command = [sys.executable, "-m", "parl_mq", role, "--name", name]
-        rings = ["--set", f"node.ring_directory={self._sockets}"]
-        match role:
-            case "hub":
-                directory = ["--config", "cartpole-dqn", "--run-dir", str(self.directory)]
-                settings = [word for setting in SETTINGS for word in ("--set", setting)]
-                command += ["--bind", self._endpoint("hub"), *directory, *settings, "--resume"]
-            case "replay":
-                command += ["--hub", self._endpoint("hub"), "--bind", self._endpoint("replay"), *rings]
-            case "learner":
-                command += [
-                    "--hub",
-                    self._endpoint("hub"),
-                    "--run-dir",
-                    str(self.directory),
-                    "--set",
-                    "node.device=cpu",
-                ]
-            case _:
-                command += ["--hub", self._endpoint("hub")]
-        with (self.logs / name).open("ab") as log:
-            self.processes[role] = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        return self.processes[role]
-
-    def figures(self) -> dict[str, Any]:
-        """What the hub says."""
-        picture = picture_of(self.directory)
-        return {} if picture.status is None else dict(picture.status.figures)
-
-    def waiting_for(self, name: str) -> str:
-        """What a node waits for, as the hub says; empty where it does not wait."""
-        status = picture_of(self.directory).status
-        nodes = [] if status is None else [node for node in status.nodes if node.name == name]
-        return nodes[0].waiting_for or "" if nodes else ""
-
-    def _endpoint(self, name: str) -> str:
-        return f"ipc://{self._sockets}/{name}"
-
-
-@contextmanager
-def nodes_of(tmp_path: Path) -> Iterator[Nodes]:
-    with tempfile.TemporaryDirectory(prefix="pmq-", dir="/tmp") as sockets:
-        nodes = Nodes(tmp_path / "run", Path(sockets))
-        try:
-            yield nodes
-        finally:
-            for process in nodes.processes.values():
-                process.kill()
-                process.wait()
 
 
 @pytest.mark.parametrize("waits_s", [6, pytest.param(20, marks=pytest.mark.slow)])
