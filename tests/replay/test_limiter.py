@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parl_mq.replay.limiter import NUM_WORDS, RatioLimiter
+from parl_mq.replay.limiter import NUM_WORDS, Counts, RatioLimiter
 
 
 def test_nothing_is_drawn_before_enough_rows_are_in() -> None:
@@ -93,6 +93,61 @@ def test_another_ratio_starts_to_count_anew() -> None:
     with pytest.raises(ValueError, match="error_band is -1"):
         limiter.retune(1.0, -1)
     assert limiter.error_band == 50.0
+
+
+def _pair(band: float = 100.0, min_live: int = 50) -> list[RatioLimiter]:
+    return [RatioLimiter(2.0, band, min_live, num_tables=2) for _ in range(2)]
+
+
+def _tell(limiters: list[RatioLimiter]) -> None:
+    for limiter, other in (limiters, limiters[::-1]):
+        limiter.note_elsewhere(other.counts, arrived_here=limiter.counts.arrived)
+
+
+def test_tables_that_hear_of_each_other_hold_one_ratio() -> None:
+    first, second = limiters = _pair(min_live=10)
+    first.note_inserted(10)
+    second.note_drawn(10)
+    _tell(limiters)
+    first.note_inserted(30)
+    _tell(limiters)
+    for limiter in limiters:
+        assert limiter.ratio == pytest.approx(10 / 30)
+        assert limiter.rows_allowed() == 1
+        assert limiter.waiting(10) == "the learner to draw: 10 rows drawn for 30 inserted, 50 behind 2 each"
+    assert (first.counts, second.counts) == (Counts(10, 30, 0), Counts(0, 0, 10))
+
+
+def test_before_anybody_has_told_them_each_lets_its_part_of_the_first_rows_in() -> None:
+    limiters = _pair(min_live=50)
+    for limiter in limiters:
+        while limiter.rows_allowed():
+            limiter.note_inserted(1)
+    assert sum(limiter.counts.arrived for limiter in limiters) == pytest.approx(50 + 25, abs=2)
+
+
+def test_what_comes_untold_is_taken_to_come_everywhere() -> None:
+    first, second = limiters = _pair(min_live=1)
+    first.note_drawn(1)
+    _tell(limiters)
+    allowed = first.rows_allowed()
+    for limiter in limiters:
+        while limiter.rows_allowed():
+            limiter.note_inserted(1)
+    assert first.num_inserted + second.num_inserted == pytest.approx(allowed, abs=2)
+    _tell(limiters)
+    assert first.rows_allowed() <= 2
+
+
+def test_a_table_that_was_drawn_from_lets_nothing_in_before_it_knows_of_the_others() -> None:
+    words = np.zeros(NUM_WORDS, np.int64)
+    before = RatioLimiter(2.0, 100.0, 1, words=words, num_tables=2)
+    before.note_inserted(5)
+    before.note_drawn(8)
+    again = RatioLimiter(2.0, 100.0, 1, words=words, num_tables=2)
+    assert again.rows_allowed() == 0
+    again.note_elsewhere(Counts(), arrived_here=5)
+    assert again.rows_allowed() > 0
 
 
 @pytest.mark.parametrize(("name", "value"), [("samples_per_insert", 0), ("error_band", float("inf")), ("min_live", 0)])

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from parl_mq.replay.senders import digest_of
 from parl_mq.services import books as books_module
 from parl_mq.services.books import RowBooks, RowCounts
 
@@ -90,6 +91,26 @@ def test_a_stream_that_goes_on_into_a_new_ring_tells_itself_what_is_lost(actor_f
     books.end(A, in_order=True)
     assert books.counts() == RowCounts(sent=12, acknowledged=12, stored=2, lost=10)
     assert books.counts().is_balanced
+
+
+def test_of_two_nodes_only_the_one_with_the_new_ring_has_lost_rows():
+    books = RowBooks()
+    books.note_actor(A, counters(30, 30))
+    books.note_accounts("replay-0", "r0", [(*A, 10)])
+    books.note_accounts("replay-1", "r1", [(*A, 20)])
+    books.note_actor(A, counters(30, 30, lost=10))
+    books.note_accounts("replay-0", "another", [])
+    books.end(A, in_order=True)
+    assert books.counts() == RowCounts(sent=30, acknowledged=30, stored=20, lost=10)
+
+
+def test_what_a_ring_was_found_with_may_come_late_and_takes_nothing_back():
+    books = RowBooks()
+    books.note_actor(A, counters(10, 10))
+    account(books, 10)
+    books.note_found("replay-0", "r", [(digest_of(A[0]).hex(), A[1], 4), (digest_of(A[0]).hex(), A[1] + 7, 3)])
+    books.end(A, in_order=True)
+    assert books.counts() == RowCounts(sent=10, acknowledged=10, stored=10)
 
 
 def test_the_same_ring_after_a_restart_has_lost_nothing():

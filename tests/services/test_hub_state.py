@@ -5,6 +5,7 @@ import itertools
 import pytest
 
 from parl_mq.errors import EXIT_CONFIG, EXIT_TEMPORARY, WireError
+from parl_mq.replay.senders import digest_of
 from parl_mq.services.hub_state import HubState
 from parl_mq.services.run_memory import RunMemory
 from parl_mq.spec import WeightsVersion
@@ -622,3 +623,45 @@ def test_limits_end_the_run(setting, reason):
 def test_a_node_that_joins_while_the_run_ends_is_told_to_stop(crew):
     crew.stop("enough", 0.0)
     assert stopped(crew.handle(b"late", hello("actor", "actor-9"), 1.0)) == {b"late"}
+
+
+def test_a_replay_node_that_comes_back_while_the_run_ends_stays_until_its_turn(crew):
+    crew.handle(b"actor-0", spec_offer(), 0.0)
+    crew.stop("enough", 0.0)
+    crew.handle(b"successor", hello("replay", "replay-0", epoch=2), 1.0)
+    outgoing = crew.note_unreachable(b"replay-0", 1.0)
+    assert stopped(outgoing) == set()
+    assert of_kind(outgoing, OpenTable)
+    crew.handle(b"actor-0", Goodbye(), 2.0)
+    crew.handle(b"learner-0", Goodbye(), 3.0)
+    assert stopped(crew.handle(b"evaluator-0", Goodbye(), 4.0)) == {b"successor"}
+
+
+def test_what_its_ring_holds_of_an_actor_that_has_left_completes_the_books(crew):
+    counters = {"sent_rows_total": 10.0, "acknowledged_rows_total": 10.0}
+    crew.handle(b"replay-0", SenderAccounts(ring_id="r", accounts=[("actor-0", 1, 6)]), 0.0)
+    crew.stop("enough", 0.0)
+    crew.handle(b"actor-0", Goodbye(counters=counters), 1.0)
+    crew.handle(b"successor", hello("replay", "replay-0", epoch=2), 2.0)
+    crew.note_unreachable(b"replay-0", 2.0)
+    assert not crew.rows().is_balanced
+    found = [(digest_of("actor-0").hex(), 1, 10), (digest_of("stranger").hex(), 1, 5)]
+    crew.handle(b"successor", SenderAccounts(ring_id="r", accounts=[], found=found), 3.0)
+    assert (crew.rows().stored, crew.rows().lost, crew.rows().is_balanced) == (10, 0, True)
+
+
+def test_a_replay_node_beyond_those_of_the_settings_is_refused_with_the_names_that_there_are():
+    state = hub_state("replay.nodes=2")
+    for name in ("replay-0", "replay-1"):
+        join(state, "replay", name)
+    [(_, refused)] = state.handle(b"third", hello("replay", "replay-2"), 0.0)
+    assert (type(refused), refused.exit_code) == (HelloRefused, EXIT_CONFIG)
+    assert "replay.nodes = 2 already, replay-0, replay-1" in refused.reason
+    assert of_kind(state.handle(b"again", hello("replay", "replay-1", epoch=2), 100.0), HelloRefused) == []
+
+
+def test_live_rows_are_those_of_all_replay_nodes_and_the_fill_is_their_mean():
+    state = hub_state("replay.nodes=2")
+    for name, live in (("replay-0", 10), ("replay-1", 40)):
+        beat(state, join(state, "replay", name), replay_live_rows=live, replay_fill=live / 50)
+    assert (state.figures()["replay_live_rows"], state.figures()["replay_fill"]) == (50, 0.5)

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from parl_mq.errors import EXIT_CONFIG, EXIT_TEMPORARY, WireError
+from parl_mq.replay.senders import digest_of
 from parl_mq.replay.table import Table
 from parl_mq.services import replay_desk
-from parl_mq.services.replay_desk import MAX_HELD, ReplayDesk
+from parl_mq.services.replay_desk import COUNTS_EVERY_S, MAX_HELD, ReplayDesk
 from parl_mq.services.tables import limiter, table_settings
 from parl_mq.wire.codec import SlabLayout
 from parl_mq.wire.fragments import arrays_of
@@ -19,6 +20,9 @@ from parl_mq.wire.messages import (
     FromReplay,
     InsertFragments,
     InsertRefused,
+    ReplayCounts,
+    RunCounts,
+    RunSums,
     SampleRefused,
     SampleReply,
     SampleRequest,
@@ -546,3 +550,79 @@ def test_rows_stored_just_before_a_kill_count_for_the_ratio(restart):
     desk.table.insert(fragments(4))  # and the process is killed before it is noted
     assert desk.desk._limiter.num_inserted == 0
     assert restart().desk._limiter.num_inserted == 4
+
+
+# One of several
+
+
+@pytest.fixture
+def one_of_two():
+    made = Desk("replay.nodes=2", "replay.buffer_size=200")
+    made.say(ACTOR, attach("actor"))
+    return made
+
+
+def run_request(number, batch_size, sums):
+    return SampleRequest(request_id=number, table="main", batch_size=batch_size, run=sums)
+
+
+def test_a_learner_hears_how_far_the_node_is_when_it_attaches_and_when_that_has_changed(one_of_two):
+    one_of_two.fill(8)
+    [told, *_] = answers(one_of_two.say(LEARNER, attach("learner"), now=1.0), ReplayCounts)
+    assert (told.num_live, told.num_before, told.num_inserted, told.num_drawn) == (8, 8, 0, 0)
+    assert told.total_priority == pytest.approx(8 * (1 + 1e-6) ** 0.6)
+    assert answers(one_of_two.due(2.0), ReplayCounts) == []
+    arrays = arrays_of(fragments(4))
+    replies = one_of_two.say(ACTOR, InsertFragments(sequence=2, table="main"), arrays, now=3.0)
+    assert [each.num_live for each in answers(replies, ReplayCounts)] == [12]
+    replies = one_of_two.say(ACTOR, InsertFragments(sequence=3, table="main"), arrays, now=3.0 + COUNTS_EVERY_S / 2)
+    assert answers(replies, ReplayCounts) == []
+    assert [each.num_live for each in answers(one_of_two.due(3.0 + COUNTS_EVERY_S), ReplayCounts)] == [16]
+
+
+def test_a_draw_that_the_learner_found_due_is_not_held(one_of_two):
+    one_of_two.say(LEARNER, attach("learner"))
+    one_of_two.insert(4)
+    nothing_elsewhere = RunSums(0, 0, 0, 4)
+    [reply] = answers(one_of_two.say(LEARNER, run_request(0, 5, nothing_elsewhere)), SampleReply)
+    assert (reply.num_drawn, reply.num_live) == (5, 4)
+
+
+def test_a_draw_from_an_empty_node_waits_for_its_first_rows(one_of_two):
+    one_of_two.say(LEARNER, attach("learner"))
+    assert answers(one_of_two.say(LEARNER, run_request(0, 5, RunSums(9, 0, 0, 0))), SampleReply) == []
+    assert answers(one_of_two.insert(4), SampleReply)
+
+
+def test_actors_get_credit_for_what_was_drawn_anywhere(one_of_two):
+    one_of_two.say(LEARNER, attach("learner"))
+    one_of_two.say(LEARNER, RunCounts(table="main", sums=RunSums(10, 0, 1, 0)))
+    while one_of_two.desk._limiter.rows_allowed():
+        one_of_two.insert(1)
+    behind = one_of_two.desk._limiter.num_inserted
+    assert answers(one_of_two.say(LEARNER, RunCounts(table="main", sums=RunSums(10, 0, 1, behind))), Credit) != []
+    while one_of_two.desk._limiter.rows_allowed():
+        one_of_two.insert(1)
+    assert answers(one_of_two.due(), Credit) == []
+    drawn_elsewhere = RunCounts(table="main", sums=RunSums(10, 0, 100, one_of_two.desk._limiter.counts.arrived))
+    assert answers(one_of_two.say(LEARNER, drawn_elsewhere), Credit)
+
+
+def test_of_several_learners_the_one_counts_that_knows_of_most_draws(one_of_two):
+    for name, drawn in (("learner-0", 50), ("learner-1", 40)):
+        one_of_two.say(name.encode(), attach("learner", name))
+        one_of_two.say(name.encode(), RunCounts(table="main", sums=RunSums(0, 30, drawn, 0)))
+    assert one_of_two.desk._limiter.elsewhere.drawn == 50
+
+
+def test_a_learner_that_speaks_of_other_nodes_where_there_are_none_is_refused(desk):
+    with pytest.raises(WireError, match="learner-0 speaks of other replay nodes, and this run has one"):
+        desk.say(LEARNER, RunCounts(table="main", sums=RunSums(0, 0, 0, 0)))
+
+
+def test_a_ring_that_was_found_tells_what_it_holds_of_each_stream(restart):
+    desk = restart()
+    desk.say(ACTOR, attach())
+    desk.fill(12)
+    found = restart().desk.found_accounts()
+    assert (found.accounts, found.found) == ([], [(digest_of("actor-0").hex(), 1, 12)])
