@@ -105,7 +105,7 @@ class ReplayConfig(Section):
 
     Attributes:
         kind: `prioritized`, or `uniform`.
-        buffer_size: live rows that the table holds.
+        buffer_size: live rows that the tables of all replay nodes hold together.
         learning_starts: live rows before the first draw.
         samples_per_insert: rows drawn for each live row inserted, counted since the first draw.
         error_band: rows that the count of draws may be ahead or behind; None takes the smallest band that works
@@ -115,7 +115,7 @@ class ReplayConfig(Section):
         eps: added to each magnitude before the exponent.
         fragment_length: steps of one fragment at most.
         fragment_wait_s: an actor sends what it has after this many seconds at the latest.
-        nodes: replay nodes of the run.
+        nodes: replay nodes of the run, each with an equal part of `buffer_size`; actors are spread over them.
         shards: ring segments, each with a tree and a lock, of one table.
         tree_arity: K of the K-ary sum tree, a power of two from 2 to 64.
     """
@@ -164,7 +164,7 @@ class LearnerConfig(Section):
         mapped: a learner on the replay node's host reads rows straight from the ring's files: `auto` where it can, `on`
             or not at all, `off` never.
         publish_every_updates: updates between two published versions of the weights.
-        checkpoint_every_s: seconds between two checkpoints.
+        checkpoint_every_s: seconds between two checkpoints; the first ones come sooner, after ever longer times.
         keep_checkpoints: newest checkpoints that stay, beside the best.
         max_skipped_updates: updates in a row that may be skipped because the loss was not finite.
     """
