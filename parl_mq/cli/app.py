@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
-from parl_mq.cli import bench, doctor, env, nodes, play, replay, runs, settings, status, train, wire
+from parl_mq.cli import bench, doctor, env, nodes, plan, play, replay, runs, settings, status, train, wire
 
 NODES: Final = "Single nodes"
 
@@ -27,6 +27,7 @@ app.command("runs")(runs.runs)
 app.command("status")(status.status)
 app.command("play")(play.play)
 app.command("doctor")(doctor.doctor)
+app.command("plan")(plan.plan)
 app.add_typer(wire_app)
 wire_app.command("dump")(wire.dump)
 app.add_typer(config_app)
