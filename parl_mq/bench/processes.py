@@ -20,16 +20,19 @@ class Usage:
     Attributes:
         pid: its id.
         cpu_s: processor time of all its threads.
-        delayed_s: time that its busiest thread was ready to run and had to wait for a core.
+        busy_s: processor time of its busiest thread.
+        delayed_s: time that this thread was ready to run and had to wait for a core.
     """
 
     pid: int
     cpu_s: float
+    busy_s: float
     delayed_s: float
 
     def __add__(self, other: Usage) -> Usage:
-        """Of both together; it keeps its own id, and the longer delay."""
-        return Usage(self.pid, self.cpu_s + other.cpu_s, max(self.delayed_s, other.delayed_s))
+        """Of both together; it keeps its own id, and what the busier of them has had."""
+        busier = max(self, other, key=lambda usage: usage.busy_s)
+        return Usage(self.pid, self.cpu_s + other.cpu_s, busier.busy_s, busier.delayed_s)
 
 
 def usage_of_family(pid: int, proc: Path = PROC) -> list[Usage]:
@@ -37,11 +40,16 @@ def usage_of_family(pid: int, proc: Path = PROC) -> list[Usage]:
     found = []
     for member in _family(pid, proc):
         with contextlib.suppress(OSError):
-            found.append(_usage(member, proc))
+            found.append(usage_of(member, proc))
     return found
 
 
-def _usage(pid: int, proc: Path) -> Usage:
+def usage_of(pid: int, proc: Path = PROC) -> Usage:
+    """Usage of one process.
+
+    Raises:
+        OSError: there is none of this id.
+    """
     threads = []
     for thread in (proc / str(pid) / "task").iterdir():
         with contextlib.suppress(OSError):
@@ -49,7 +57,8 @@ def _usage(pid: int, proc: Path) -> Usage:
             threads.append((cpu_ns, delayed_ns))
     if not threads:
         raise ProcessLookupError(pid)
-    return Usage(pid, sum(cpu for cpu, _ in threads) * _NS, max(threads)[1] * _NS)
+    busy_ns, delayed_ns = max(threads)
+    return Usage(pid, sum(cpu for cpu, _ in threads) * _NS, busy_ns * _NS, delayed_ns * _NS)
 
 
 def _family(pid: int, proc: Path) -> Iterator[int]:

@@ -147,7 +147,11 @@ def replay_cost(inserting: Observed, drawing: Observed, num_nodes: int) -> Repla
     inserts_per_s = _some(inserting.inserts_per_s, "no row was inserted", inserting)
     samples_per_s = _some(drawing.samples_per_s, "no row was drawn", drawing)
     return ReplayCost(
-        inserting.cores_of("replay") / inserts_per_s, drawing.cores_of("replay") / samples_per_s, num_nodes
+        cpu_s_per_insert=inserting.cores_of("replay") / inserts_per_s,
+        cpu_s_per_draw=drawing.cores_of("replay") / samples_per_s,
+        busy_s_per_insert=inserting.busy_of("replay") / inserts_per_s,
+        busy_s_per_draw=drawing.busy_of("replay") / samples_per_s,
+        num_nodes=num_nodes,
     )
 
 

@@ -5,11 +5,12 @@ batch each and average their gradients make v R / (y B) updates a second. Four l
 
 - actors: x processes step at x times the rate of one that nobody disturbs.
 - learner: a group of y that nobody disturbs makes so many updates a second.
-- replay: a replay node is one process, and has v (c_insert + R c_draw) seconds of work a second.
+- replay: a replay node does its work in one thread, which has v (b_insert + R b_draw) seconds of it a second.
 - cores: all processes together need v (c_step + c_insert + R c_draw + R c_update / (y B)) seconds of processor time a
   second, and have the cores that the nodes that do not scale leave over.
 
-The costs c are processor seconds, measured on the running system. A limit that is above the others has slack.
+The costs c are processor seconds of whole processes, and b of the replay node's thread, all measured on the running
+system. A limit that is above the others has slack.
 """
 
 from __future__ import annotations
@@ -73,11 +74,15 @@ class ReplayCost:
     Attributes:
         cpu_s_per_insert: for a live row inserted.
         cpu_s_per_draw: for a row drawn, its new priority included.
+        busy_s_per_insert: of that, in the thread that does the work.
+        busy_s_per_draw: likewise.
         num_nodes: of the run, each a process.
     """
 
     cpu_s_per_insert: float
     cpu_s_per_draw: float
+    busy_s_per_insert: float
+    busy_s_per_draw: float
     num_nodes: int = 1
 
     def cpu_s_per_step(self, samples_per_insert: float) -> float:
@@ -86,7 +91,7 @@ class ReplayCost:
 
     def saturates_at(self, samples_per_insert: float) -> float:
         """Environment steps a second at which all nodes have work all the time."""
-        cost = self.cpu_s_per_step(samples_per_insert)
+        cost = self.busy_s_per_insert + samples_per_insert * self.busy_s_per_draw
         return self.num_nodes / cost if cost > 0 else float("inf")
 
 

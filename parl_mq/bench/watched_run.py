@@ -58,7 +58,8 @@ class Observed:
         samples_per_s: rows drawn.
         updates_per_s: of the learner, or of the group of them.
         cores: processor seconds a second of each node, by its name, and of OTHERS.
-        delayed: share of the time that a node's busiest thread was kept waiting for a core.
+        busy: the same of the node's busiest thread alone.
+        delayed: share of the time that this thread was kept waiting for a core.
     """
 
     seconds: float
@@ -67,11 +68,16 @@ class Observed:
     samples_per_s: float
     updates_per_s: float
     cores: Mapping[str, float]
+    busy: Mapping[str, float]
     delayed: Mapping[str, float]
 
     def cores_of(self, role: str) -> float:
         """Processor seconds a second of all processes of a role, such as `actor`."""
         return sum(share for name, share in self.cores.items() if name.partition("-")[0] == role)
+
+    def busy_of(self, role: str) -> float:
+        """Processor seconds a second of the busiest threads of all processes of a role."""
+        return sum(share for name, share in self.busy.items() if name.partition("-")[0] == role)
 
     def delayed_of(self, role: str) -> float:
         """Mean share of the time that the role's processes were kept waiting for a core."""
@@ -174,6 +180,7 @@ class Watcher:
             float(at[-1] - at[0]),
             *rates,
             cores={name: _slope(at, [each.cpu_s for each in seen]) for name, seen in usage.items()},
+            busy={name: _slope(at, [each.busy_s for each in seen]) for name, seen in usage.items()},
             delayed={name: _slope(at, [each.delayed_s for each in seen]) for name, seen in usage.items()},
         )
 

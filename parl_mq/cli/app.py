@@ -39,6 +39,7 @@ app.add_typer(bench_app)
 bench_app.command("tree")(bench.tree)
 bench_app.command("replay")(bench.replay)
 bench_app.command("service")(bench.service)
+bench_app.command("scale")(bench.scale)
 app.command("hub", rich_help_panel=NODES)(nodes.hub)
 app.add_typer(replay.app, rich_help_panel=NODES)
 for role in (nodes.learner, nodes.actor, nodes.evaluator):

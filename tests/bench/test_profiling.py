@@ -43,6 +43,7 @@ class Machine:
                 "replay-0": steps * 2e-6 + updates * batch * 1e-6,
                 OTHERS: 0.05,
             },
+            busy={"replay-0": steps * 1e-6 + updates * batch * 5e-7},
             delayed={"actor-0": 0.5, "learner-0": 0.5},
         )
 
@@ -62,6 +63,8 @@ def test_costs_are_those_of_processes_that_nobody_disturbs(profile):
     assert learner.cpu_s_per_update == pytest.approx(UPDATE_S)
     assert profile.replay.cpu_s_per_insert == pytest.approx(2e-6)
     assert profile.replay.cpu_s_per_draw == pytest.approx(1e-6)
+    assert profile.replay.busy_s_per_insert == pytest.approx(1e-6)
+    assert profile.replay.busy_s_per_draw == pytest.approx(5e-7)
     assert profile.other_cores == pytest.approx(0.05)
     assert [cost.batch_size for cost in profile.learners if cost.num_learners == 1] == [256, 512]
 

@@ -16,7 +16,7 @@ from parl_mq.bench.split import (
     with_one_more_machine,
 )
 
-FREE = ReplayCost(0.0, 0.0)
+FREE = ReplayCost(0.0, 0.0, 0.0, 0.0)
 
 
 def profile(
@@ -65,7 +65,9 @@ def test_with_linear_parts_the_split_is_that_of_the_papers_formula():
 @pytest.mark.parametrize("update_s", [5e-4, 3e-3])
 @pytest.mark.parametrize("cores", [2, 3, 8])
 def test_the_choice_is_as_fast_as_the_best_of_all_splits(step_s, update_s, cores):
-    measured = profile(step_s=step_s, update_s=update_s, cores=cores, replay=ReplayCost(1e-6, 3e-7), learners=(1, 2))
+    measured = profile(
+        step_s=step_s, update_s=update_s, cores=cores, replay=ReplayCost(1e-6, 3e-7, 1e-6, 3e-7), learners=(1, 2)
+    )
     best_rate, _, _ = brute_force(measured, max_actors=4 * cores)
     assert choose(curve(measured)).env_steps_per_s >= 0.98 * best_rate
 
@@ -80,7 +82,7 @@ def test_of_equally_fast_splits_the_one_with_the_fewest_processes_is_chosen():
     ("measured", "bottleneck"),
     [
         (profile(step_s=1e-5, update_s=1e-2), "learner"),
-        (profile(step_s=1e-6, update_s=1e-5, replay=ReplayCost(1e-3, 0)), "replay"),
+        (profile(step_s=1e-6, update_s=1e-5, replay=ReplayCost(1e-3, 0, 1e-3, 0)), "replay"),
         (profile(step_s=1e-3, update_s=1e-4, cores=2), "cores"),
     ],
 )
@@ -133,7 +135,7 @@ def test_a_group_of_learners_draws_a_batch_each():
 
 
 def test_two_replay_nodes_saturate_at_twice_the_rate():
-    cost = ReplayCost(1e-6, 5e-7)
+    cost = ReplayCost(2e-6, 1e-6, 1e-6, 5e-7)
     assert cost.saturates_at(8) == pytest.approx(200_000)
     assert replace(cost, num_nodes=2).saturates_at(8) == pytest.approx(400_000)
 

@@ -35,7 +35,8 @@ class Run:
 
     def usage(self):
         elapsed = self.now - 1000.0
-        return [Usage(11, 0.5 * elapsed, 0.25 * elapsed), Usage(12, 0, 0), Usage(1, 0.1, 0), Usage(2, 0.2, 0)]
+        others = [Usage(1, 0.1, 0.1, 0.0), Usage(2, 0.2, 0.15, 0.0)]
+        return [Usage(11, 0.5 * elapsed, 0.4 * elapsed, 0.25 * elapsed), Usage(12, 0.0, 0.0, 0.0), *others]
 
 
 def watched(run, names, seconds):
@@ -58,6 +59,7 @@ def test_rates_and_shares_are_those_of_the_run():
     assert seen.updates_per_s == pytest.approx(0.0, abs=1e-6)
     assert seen.cores["actor-0"] == pytest.approx(0.5)
     assert seen.cores_of("actor") == pytest.approx(0.5)
+    assert seen.busy_of("actor") == pytest.approx(0.4)
     assert seen.delayed_of("actor") == pytest.approx(0.25)
     assert seen.cores.keys() == {"actor-0", "learner-0", OTHERS}
 
@@ -105,5 +107,5 @@ def test_the_kernels_account_of_this_process_and_its_children_is_read():
         usage = {each.pid: each for each in usage_of_family(os.getpid())}
         child.stdin.close()
     assert {os.getpid(), child.pid} <= usage.keys()
-    assert usage[child.pid].cpu_s > 0
+    assert usage[child.pid].cpu_s >= usage[child.pid].busy_s > 0
     assert usage[child.pid].delayed_s >= 0

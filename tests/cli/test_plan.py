@@ -25,7 +25,7 @@ def runs(monkeypatch, tmp_path):
     def watch(config, *, names, seconds, cores=None):
         watched.append(config)
         shares = dict.fromkeys(names, 0.5)
-        return Observed(seconds, 100.0, 100.0, 800.0, 3.0, {**shares, "replay-0": 0.1, OTHERS: 0.0}, {})
+        return Observed(seconds, 100.0, 100.0, 800.0, 3.0, {**shares, "replay-0": 0.1, OTHERS: 0.0}, shares, {})
 
     monkeypatch.setattr(profiling, "watch", watch)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
