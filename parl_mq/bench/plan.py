@@ -140,7 +140,7 @@ def in_words(split: Prediction) -> str:
 def split_rows(plan: Plan) -> list[tuple[str, ...]]:
     """Of each split: actors, learners, predicted steps and updates a second, its bottleneck, and the measured steps."""
     measured = {(each.num_actors, each.num_learners): each.env_steps_per_s for each in plan.measured}
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for split in plan.splits:
         key = (split.num_actors, split.num_learners)
         rows.append(
@@ -158,7 +158,7 @@ def split_rows(plan: Plan) -> list[tuple[str, ...]]:
 
 def cost_rows(profile: Profile) -> list[tuple[str, ...]]:
     """What was measured: who, its rate if nobody disturbs it, and microseconds of processor time for what."""
-    rows = [
+    rows: list[tuple[str, ...]] = [
         (counted(each.num_actors, "actor"), f"{each.steps_per_s:,.0f} steps/s each", _us(each.cpu_s_per_step, "step"))
         for each in profile.actors
     ]

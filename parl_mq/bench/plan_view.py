@@ -44,6 +44,7 @@ def write_plan(plan: Plan, path: Path) -> Path:
         RecordError: the picture cannot be written.
     """
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(6.4, 4.2), layout="constrained")
     axes = figure.subplots()
@@ -60,7 +61,7 @@ def write_plan(plan: Plan, path: Path) -> Path:
     axes.set_xlabel("actors", fontsize=8)
     axes.set_ylabel("environment steps/s", fontsize=8)
     axes.set_ylim(bottom=0)
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25, linewidth=0.5)
     axes.tick_params(labelsize=7)

@@ -173,12 +173,15 @@ class Watcher:
         if len(self._moments) < 3:
             return None
         at = np.array([moment.at for moment in self._moments])
-        rates = [_slope(at, [moment.counts[name] for moment in self._moments]) for name in COUNTERS]
+        per_s = {name: _slope(at, [moment.counts[name] for moment in self._moments]) for name in COUNTERS}
         names = set.intersection(*(set(moment.usage) for moment in self._moments))
         usage = {name: [moment.usage[name] for moment in self._moments] for name in sorted(names)}
         return Observed(
-            float(at[-1] - at[0]),
-            *rates,
+            seconds=float(at[-1] - at[0]),
+            env_steps_per_s=per_s["env_steps_total"],
+            inserts_per_s=per_s["inserted_rows_total"],
+            samples_per_s=per_s["drawn_rows_total"],
+            updates_per_s=per_s["updates_total"],
             cores={name: _slope(at, [each.cpu_s for each in seen]) for name, seen in usage.items()},
             busy={name: _slope(at, [each.busy_s for each in seen]) for name, seen in usage.items()},
             delayed={name: _slope(at, [each.delayed_s for each in seen]) for name, seen in usage.items()},

@@ -3,11 +3,13 @@
 import os
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
 from parl_mq.bench.processes import Usage, usage_of_family
-from parl_mq.bench.watched_run import OTHERS, START_S, WARM_S, Watcher, changed, restricted_to
+from parl_mq.bench.watched_run import OTHERS, START_S, WARM_S, Watcher, changed, restricted_to, watch
 from parl_mq.config.loader import load_config
 from parl_mq.errors import ConfigError, UsageError
 from parl_mq.wire.messages import RunProgress
@@ -109,3 +111,17 @@ def test_the_kernels_account_of_this_process_and_its_children_is_read():
     assert {os.getpid(), child.pid} <= usage.keys()
     assert usage[child.pid].cpu_s >= usage[child.pid].busy_s > 0
     assert usage[child.pid].delayed_s >= 0
+
+
+@pytest.mark.timeout(150)
+def test_a_real_run_is_watched_and_nothing_of_it_is_left():
+    with tempfile.TemporaryDirectory(prefix="pmq-", dir="/tmp") as folder:  # short: socket paths have 107 bytes
+        (Path(folder) / "rings").mkdir()
+        local = [f"node.ring_directory={folder}/rings", f"node.runtime_directory={folder}", "stop.max_steps=1"]
+        config = load_config("cartpole-dqn", overrides=local, environ={})
+        seen = watch(config, names=["actor-0", "learner-0"], seconds=1.0)
+        assert [path.name for path in Path(folder).rglob("*")] == ["rings"]
+    assert seen.env_steps_per_s > 0
+    assert seen.updates_per_s > 0
+    assert {"actor-0", "learner-0", "replay-0", "evaluator-0", OTHERS} == seen.cores.keys()
+    assert seen.cores_of("learner") > 0
