@@ -1,23 +1,26 @@
 """Puts measured numbers into docs/benchmarks.md, and draws them: `python docs/write_benchmarks.py`.
 
-The reports that it reads are the last lines of `parl-mq bench ... --json`, kept in docs/results. It replaces everything
+The reports that it reads are the last lines of `parl-mq bench ... --json`, kept in docs/results, and those of
+`parl-mq plan PRESET --exhaustive --json`, kept in docs/results/plans. It replaces everything
 between a mark such as `<!-- tree -->` and the next `<!-- end -->` of the page; the rest is written by hand.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from parl_mq.bench.plots import write_study, write_systems
+from parl_mq.bench.plots import write_scaling, write_study, write_systems
 from parl_mq.bench.report import BenchReport
 from parl_mq.bench.tables import grids, machine_line, to_markdown
 
 DOCS: Final = Path(__file__).parent
 PAGE: Final = DOCS / "benchmarks.md"
 RESULTS: Final = DOCS / "results"
+PLANS: Final = RESULTS / "plans"
 PICTURES: Final = DOCS / "pictures"
 
 PUBLISHED: Final = {
@@ -39,6 +42,8 @@ def filled(page: str, reports: Mapping[str, BenchReport]) -> str:
         "arity beside the published": lambda: _beside_published(reports["arity"]),
         "replay": lambda: _tables(reports["replay"]),
         "service": lambda: _tables(reports["service"]),
+        "plans": lambda: "\n".join(_plan(json.loads(path.read_text("utf-8"))) for path in sorted(PLANS.glob("*.json"))),
+        "scale": lambda: _tables(reports["scale"]),
     }
     for mark, text in texts.items():
         pattern = rf"(<!-- {mark} -->\n).*?(<!-- end -->)"
@@ -60,6 +65,29 @@ def _tables(report: BenchReport) -> str:
     return "\n".join(
         [*(to_markdown(grid) for grid in grids(report)), f"Measured on: {machine_line(report.machine)}.\n"]
     )
+
+
+def _plan(plan: Mapping[str, Any]) -> str:
+    """Every split that was looked at or run, what it should come to, and what it came to."""
+    expected = {(split["num_actors"], split["num_learners"]): split for split in plan["splits"]}
+    measured = {(split["num_actors"], split["num_learners"]): split for split in plan["measured"]}
+    chosen = (plan["choice"]["num_actors"], plan["choice"]["num_learners"])
+    lines = [
+        f"**{plan['plan']}, environment steps/s**\n",
+        "| actors | learners | predicted | limited by | measured |",
+        "|---:|---:|---:|---|---:|",
+    ]
+    for split in sorted(expected | measured, key=lambda split: split[::-1]):
+        mark = " (chosen)" if split == chosen else ""
+        rate, limit = (
+            (f"{expected[split]['env_steps_per_s']:,.0f}", expected[split]["bottleneck"])
+            if split in expected
+            else ("", "")
+        )
+        ran = f"{measured[split]['env_steps_per_s']:,.0f}" if split in measured else ""
+        lines.append(f"| {split[0]}{mark} | {split[1]} | {rate} | {limit} | {ran} |")
+    share = f"The choice has {plan['share_of_best_measured']:.0%} of the best measured rate."
+    return "\n".join([*lines, "", f"{share} Measured on: {machine_line(plan['machine'])}.", ""])
 
 
 def _beside_published(report: BenchReport) -> str:
@@ -85,6 +113,7 @@ def main() -> None:
     write_study(reports["arity"], PICTURES / "bench-arity.png")
     write_systems(reports["tree"], PICTURES / "bench-tree.png")
     write_systems(reports["replay"], PICTURES / "bench-replay.png")
+    write_scaling(reports["scale"], PICTURES / "bench-scale.png")
 
 
 if __name__ == "__main__":

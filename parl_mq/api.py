@@ -40,6 +40,7 @@ INTERRUPTED_TWICE: Final = "interrupted by Ctrl-C twice"
 ONE_KEY_S: Final = 0.3
 """Launchers hand Ctrl-C on to a process that the terminal has told already: so near each other, two are one."""
 TERMINATED: Final = "asked to stop by SIGTERM"
+SEEN_ENOUGH: Final = "asked to stop by its caller"
 HUNG_UP: Final = "asked to stop by SIGHUP: the terminal is gone"
 
 
@@ -76,6 +77,7 @@ def train(
     run_dir: Path | str | None = None,
     resume: bool = False,
     on_progress: Callable[[RunProgress], None] | None = None,
+    end_when: Callable[[RunProgress], bool] | None = None,
     on_event: Callable[[str], None] | None = None,
     started_at: float | None = None,
 ) -> Result:
@@ -90,6 +92,7 @@ def train(
         resume: the run in `run_dir` goes on: learner, counters, evaluations, and the rows of the replay where the run
             was cut off; after its end they are gone, and the replay is filled anew.
         on_progress: called about four times a second.
+        end_when: called as often; the run ends in order once it says True.
         on_event: called with a line for people when a node has failed and was started again; None logs it.
         started_at: monotonic time from which the run's seconds count; None: now.
 
@@ -125,7 +128,7 @@ def train(
                     directory,
                     runtime=runtime,
                     started_at=started_at,
-                    on_progress=on_progress or _ignore,
+                    on_progress=_heard_by(on_progress, end_when, stop),
                     on_event=on_event or log.warning,
                 )
                 await supervisor.run(stop, kill)
@@ -159,8 +162,18 @@ def _bytes_of_rings(config: RunConfig, run_dir: Path | str | None) -> int:
     return sum(ring.num_bytes for ring in rings_of_run(config.node, run_id))
 
 
-def _ignore(progress: RunProgress) -> None:
-    del progress
+def _heard_by(
+    on_progress: Callable[[RunProgress], None] | None,
+    end_when: Callable[[RunProgress], bool] | None,
+    stop: StopSignal,
+) -> Callable[[RunProgress], None]:
+    def hear(progress: RunProgress) -> None:
+        if on_progress is not None:
+            on_progress(progress)
+        if end_when is not None and end_when(progress):
+            stop.set(SEEN_ENOUGH)
+
+    return hear
 
 
 def _create(config: RunConfig, run_dir: Path | str | None) -> RunDirectory:

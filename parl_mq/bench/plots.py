@@ -58,6 +58,35 @@ def write_systems(report: BenchReport, path: Path) -> Path:
     return _save(figure, path)
 
 
+def write_scaling(report: BenchReport, path: Path) -> Path:
+    """Draws steps a second over the number of environments that wait, beside a straight line through the first point.
+
+    Raises:
+        RecordError: the picture cannot be written.
+    """
+    shown = [
+        result
+        for result in report.results
+        if result.measure == "environment steps" and result.params["environments"] == "waiting"
+    ]
+    in_flight = [int(result.params["in flight"]) for result in shown]
+    figure, ((axes,),) = _panels(1, 1)
+    linear = [shown[0].median * number / in_flight[0] for number in in_flight]
+    axes.plot(in_flight, linear, color=GREY, linewidth=0.8, linestyle=":", label="linear")
+    axes.plot(in_flight, [result.median for result in shown], color=PALETTE[0], marker="o", markersize=3)
+    axes.fill_between(in_flight, [r.min for r in shown], [r.max for r in shown], color=PALETTE[0], alpha=0.15)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xticks(in_flight)
+    axes.xaxis.set_major_formatter("{x:.0f}")
+    axes.set_title("environments that wait", fontsize=9)
+    axes.set_xlabel("in flight", fontsize=8)
+    axes.set_ylabel("environment steps/s", fontsize=8)
+    axes.legend(fontsize=7)
+    _frame(axes)
+    return _save(figure, path)
+
+
 def _draw_study(axes: Axes, results: Sequence[Result], title: str) -> None:
     for color, leaves in zip(PALETTE, sorted({int(result.params["leaves"]) for result in results}), strict=False):
         line = [result for result in results if result.params["leaves"] == leaves]

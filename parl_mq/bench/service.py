@@ -10,7 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -60,7 +60,7 @@ class Scene:
         workload: the rows.
         transport: `ipc` or `tcp`.
         learners: clients that draw.
-        inserting: a client that inserts works too.
+        inserting: clients that insert.
         path: `mapped` or `socket`: how rows reach the learners.
         ratio: rows drawn for each inserted one; None: neither waits for the other.
     """
@@ -69,7 +69,7 @@ class Scene:
     workload: Workload
     transport: str
     learners: int = 0
-    inserting: bool = False
+    inserting: int = 0
     path: str = "socket"
     ratio: float | None = None
 
@@ -89,6 +89,7 @@ class Scene:
             f"replay.samples_per_insert={self.ratio or 1}",
             *(() if self.ratio else (f"replay.error_band={NO_RATIO}",)),
             f"replay.fragment_length={FRAGMENT_LENGTH}",
+            f"actor.num_actors={max(self.inserting, 1)}",
             f"actor.num_envs={INSERT_STEPS[self.workload.name] // FRAGMENT_LENGTH}",
             "replay.learning_starts=1",
         )
@@ -101,10 +102,10 @@ def scenes(vectors: Workload, frames: Workload, *, quick: bool) -> list[Scene]:
         for transport in ("ipc",) if quick else ("ipc", "tcp"):
             for path in ("mapped", "socket"):
                 alone = Scene("sample", workload, transport, learners=1, path=path)
-                chosen += [alone, replace(alone, measure="sample beside inserts", inserting=True, ratio=RATIO)]
+                chosen += [alone, replace(alone, measure="sample beside inserts", inserting=1, ratio=RATIO)]
                 if not quick:
                     chosen.append(replace(alone, measure="sample by two", learners=2))
-            chosen.append(Scene("insert", workload, transport, inserting=True))
+            chosen.append(Scene("insert", workload, transport, inserting=1))
     return chosen
 
 
@@ -175,21 +176,7 @@ def measure(scene: Scene, rounds: Rounds) -> Iterator[Result]:
     Raises:
         NodeFailed: one ended by itself.
     """
-    with ExitStack() as held:
-        directory = held.enter_context(tempfile.TemporaryDirectory(prefix="parl-mq-", dir=_shared_memory()))
-        endpoint = f"ipc://{directory}/data" if scene.transport == "ipc" else "tcp://127.0.0.1:0"
-        task = NodeTask(
-            "replay-0", endpoint, directory, scene.workload, scene.overrides(), INSERT_STEPS[scene.workload.name]
-        )
-        replay = held.enter_context(Process("replay", task))
-        task = replace(task, endpoint=replay.ready().split()[1])
-        clients = [
-            *(Process("sample", replace(task, name=f"learner-{index}")) for index in range(scene.learners)),
-            *(Process("insert", replace(task, name="actor-0")) for _ in range(scene.inserting)),
-        ]
-        for client in clients:
-            held.enter_context(client)
-            client.ready()
+    with started(scene) as (replay, clients):
         start = time.monotonic() + WARM_S
         time.sleep(start + rounds.num_rounds * rounds.seconds - time.monotonic() + 2 * TICK_S)
         cuts = [start + index * rounds.seconds for index in range(rounds.num_rounds + 1)]
@@ -202,6 +189,31 @@ def measure(scene: Scene, rounds: Rounds) -> Iterator[Result]:
     for process, seen in ticks.items():
         shares = np.diff(seen.cpu_at(cuts)) / rounds.seconds
         yield _result("processor", "cores", {**scene.params(), "at": scene.measure, "process": process.name}, shares)
+
+
+@contextmanager
+def started(scene: Scene) -> Iterator[tuple[Process, list[Process]]]:
+    """The replay node of a scene and its clients, which work already; the end of the block ends them.
+
+    Raises:
+        NodeFailed: one did not start.
+    """
+    with ExitStack() as held:
+        directory = held.enter_context(tempfile.TemporaryDirectory(prefix="parl-mq-", dir=_shared_memory()))
+        endpoint = f"ipc://{directory}/data" if scene.transport == "ipc" else "tcp://127.0.0.1:0"
+        task = NodeTask(
+            "replay-0", endpoint, directory, scene.workload, scene.overrides(), INSERT_STEPS[scene.workload.name]
+        )
+        replay = held.enter_context(Process("replay", task))
+        task = replace(task, endpoint=replay.ready().split()[1])
+        clients = [
+            *(Process("sample", replace(task, name=f"learner-{index}")) for index in range(scene.learners)),
+            *(Process("insert", replace(task, name=f"actor-{index}")) for index in range(scene.inserting)),
+        ]
+        for client in clients:
+            held.enter_context(client)
+            client.ready()
+        yield replay, clients
 
 
 class Process:
@@ -236,6 +248,11 @@ class Process:
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
                 stream.close()
+
+    @property
+    def pid(self) -> int:
+        """The process's id."""
+        return self._process.pid
 
     def ready(self) -> str:
         """The line that it says when it is ready.

@@ -97,7 +97,7 @@ def _grid(measure: str, unit: str, results: Sequence[Result]) -> Grid:
 def _best_of_own(results: Iterable[Result]) -> dict[tuple[object, ...], float]:
     best: dict[tuple[object, ...], float] = {}
     for result in results:
-        if result.system == OWN:
+        if result.system == OWN and any(name in result.params for name in CASE):
             better = max if result.unit.endswith("/s") else min
             best[_case(result)] = better(result.median, best.get(_case(result), result.median))
     return best

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
-from parl_mq.cli import bench, doctor, env, nodes, play, replay, runs, settings, status, train, wire
+from parl_mq.cli import bench, doctor, env, nodes, plan, play, replay, runs, settings, status, train, wire
 
 NODES: Final = "Single nodes"
 
@@ -27,6 +27,7 @@ app.command("runs")(runs.runs)
 app.command("status")(status.status)
 app.command("play")(play.play)
 app.command("doctor")(doctor.doctor)
+app.command("plan")(plan.plan)
 app.add_typer(wire_app)
 wire_app.command("dump")(wire.dump)
 app.add_typer(config_app)
@@ -38,6 +39,7 @@ app.add_typer(bench_app)
 bench_app.command("tree")(bench.tree)
 bench_app.command("replay")(bench.replay)
 bench_app.command("service")(bench.service)
+bench_app.command("scale")(bench.scale)
 app.command("hub", rich_help_panel=NODES)(nodes.hub)
 app.add_typer(replay.app, rich_help_panel=NODES)
 for role in (nodes.learner, nodes.actor, nodes.evaluator):

@@ -68,10 +68,24 @@ def service(
     _show(lambda: run(against or (), quick=quick, tell=_tell), None, as_json)
 
 
+def scale(
+    quick: Quick = False,
+    plot: Plot = None,
+    as_json: options.Json = False,
+) -> None:
+    """Measure how training grows with its actors, and where one replay node saturates.
+
+    Whole runs with environments that wait and with some that compute; then a replay node that synthetic clients drive.
+    """
+    from parl_mq.bench.scale import run
+
+    _show(lambda: run(quick=quick, tell=_tell), plot, as_json)
+
+
 def _show(measure: Callable[[], BenchReport], plot: Path | None, as_json: bool) -> None:
     from rich.console import Console
 
-    from parl_mq.bench.plots import write_study, write_systems
+    from parl_mq.bench.plots import write_scaling, write_study, write_systems
     from parl_mq.bench.tables import print_report
     from parl_mq.observe.plots import check_format
 
@@ -80,7 +94,7 @@ def _show(measure: Callable[[], BenchReport], plot: Path | None, as_json: bool) 
     report = measure()
     print_report(report, Console(stderr=True, highlight=False))
     if plot is not None:
-        (write_study if report.bench == "arity" else write_systems)(report, plot)
+        {"arity": write_study, "scale": write_scaling}.get(report.bench, write_systems)(report, plot)
     if as_json:
         print(report.to_json())
 

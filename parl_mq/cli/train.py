@@ -5,23 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from parl_mq.cli import options
 
 if TYPE_CHECKING:
-    from parl_mq.config.models import NodeConfig
+    from parl_mq.config.models import NodeConfig, RunConfig
+    from parl_mq.config.settings import Setting
     from parl_mq.wire.messages import RunProgress
+
+AUTO: Final = "auto"
 
 
 def train(
     context: typer.Context,
     source: options.Source,
     settings: options.Settings = None,
-    actors: Annotated[int | None, typer.Option(help="Actor processes.")] = None,
-    learners: Annotated[int | None, typer.Option(help="Learner processes.")] = None,
+    actors: Annotated[
+        str | None, typer.Option(metavar="N|auto", help="Actor processes; auto: as `parl-mq plan` proposes.")
+    ] = None,
+    learners: Annotated[str | None, typer.Option(metavar="N|auto", help="Learner processes; likewise.")] = None,
     seed: Annotated[int | None, typer.Option(help="All random streams derive from it.")] = None,
     run_dir: options.RunDir = None,
     stop_at_return: Annotated[
@@ -44,8 +49,8 @@ def train(
     from parl_mq.errors import ParlError
 
     flags = {
-        ("--actors", "actor.num_actors"): actors,
-        ("--learners", "learner.num_learners"): learners,
+        ("--actors", "actor.num_actors"): _count("--actors", actors),
+        ("--learners", "learner.num_learners"): _count("--learners", learners),
         ("--seed", "seed"): seed,
         ("--stop-at-return", "stop.target_return"): stop_at_return,
         ("--max-steps", "stop.max_steps"): max_steps,
@@ -53,7 +58,12 @@ def train(
     }
     implied = [] if stop_at_return is None else [_flag_setting("--stop-at-return", "stop.at_target", True)]
     named = [_flag_setting(flag, key, value) for (flag, key), value in flags.items() if value is not None]
-    loaded = load_with_origins(source, overrides=options.settings_of_flags(settings, [*named, *implied]))
+    given = options.settings_of_flags(settings, [*named, *implied])
+    loaded, started_at = load_with_origins(source, overrides=given), _process_started_at()
+    if AUTO in (actors, learners):
+        split = _planned(loaded.config, {"--actors": actors, "--learners": learners})
+        loaded = load_with_origins(source, overrides=options.settings_of_flags(settings, [*named, *implied, *split]))
+        started_at = time.monotonic()  # the seconds of a run are not those of a measurement
     config = loaded.config
 
     from parl_mq import api
@@ -70,7 +80,7 @@ def train(
                 resume=resume,
                 on_progress=show,
                 on_event=view.tell,
-                started_at=_process_started_at(),
+                started_at=started_at,
             )
         except ParlError as error:
             raise loaded.knowing("run_dir", options.origin_of_run_dir(context)).blamed(error) from error
@@ -80,7 +90,35 @@ def train(
     raise typer.Exit(result.exit_code)
 
 
-def _flag_setting(flag: str, key: str, value: Any) -> Any:
+def _count(flag: str, text: str | None) -> int | None:
+    """The number of processes that an option gives; None where it gives none, or leaves it to the plan."""
+    from parl_mq.errors import UsageError
+
+    if text is None or text == AUTO:
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise UsageError(f"{flag} {text}: must be a whole number, or {AUTO}") from None
+
+
+def _planned(config: RunConfig, said: dict[str, str | None]) -> list[Setting]:
+    """The settings that `auto` stands for; what was given as a number, or not at all, stays as it is."""
+    from parl_mq.cli.plan import split_for_training
+
+    split = split_for_training(
+        config,
+        num_actors=None if said["--actors"] == AUTO else config.actor.num_actors,
+        num_learners=None if said["--learners"] == AUTO else config.learner.num_learners,
+    )
+    chosen = {
+        "--actors": ("actor.num_actors", split.num_actors),
+        "--learners": ("learner.num_learners", split.num_learners),
+    }
+    return [_flag_setting(flag, key, number) for flag, (key, number) in chosen.items() if said[flag] == AUTO]
+
+
+def _flag_setting(flag: str, key: str, value: Any) -> Setting:
     """A setting that an option of its own makes; a fault in it names that option."""
     from parl_mq.config.settings import Origin, Setting
 

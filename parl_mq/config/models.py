@@ -141,7 +141,9 @@ class ActorConfig(Section):
     Attributes:
         num_actors: actor processes of the run, the exploration ladder's length together with `num_envs`.
         num_envs: environments in each actor.
-        vectorization: `auto` takes the environment's own vector version where there is one, else `sync`.
+        vectorization: `auto` takes the environment's own vector version where there is one, else `sync`, which steps
+            one after another. `threads` waits for all of them at once: for environments that spend their steps waiting,
+            as robots do. `async` takes a process for each: for those that compute for more than a millisecond.
         threads: torch threads of each actor.
         max_environment_faults: faults in a row with which an actor ends; until then its environments are made anew, and
             the episodes under way are dropped. An episode that ends begins a new row.
@@ -149,7 +151,7 @@ class ActorConfig(Section):
 
     num_actors: Annotated[int, Field(ge=1, le=10_000)] = 1
     num_envs: Annotated[int, Field(ge=1, le=4_096)] = 32
-    vectorization: Literal["auto", "sync", "async"] = "auto"
+    vectorization: Literal["auto", "sync", "threads", "async"] = "auto"
     threads: PositiveInt = 1
     max_environment_faults: PositiveInt = 3
 

@@ -16,11 +16,12 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from parl_mq.config.models import EnvironmentConfig
 from parl_mq.errors import EnvironmentFault
 from parl_mq.rollout.lookup import environment_spec
+from parl_mq.rollout.thread_vector import ThreadVectorEnv
 from parl_mq.spec import spec_of
 
 AnyEnv = gymnasium.Env[Any, Any]
 AnyVectorEnv = VectorEnv[Any, Any, Any]
-Vectorization = Literal["auto", "sync", "async"]
+Vectorization = Literal["auto", "sync", "threads", "async"]
 
 EXTRAS: Final = ("box2d", "mujoco")
 """Groups of gymnasium's environments that parl_mq has an extra of the same name for."""
@@ -41,8 +42,8 @@ def make_vector(config: EnvironmentConfig, num_envs: int, vectorization: Vectori
     """A vector of `num_envs` environments. Observations may lie in memory that the next step writes again.
 
     `auto` takes the environment's own vector version where it has one and `num_envs` > 1 (at one environment it is
-    slower than the plain one), else `sync`. `sync` and `async` reset in the step that ends an episode, which wastes
-    no step; an environment's own version does as its metadata says.
+    slower than the plain one), else `sync`. `sync`, `threads` and `async` reset in the step that ends an episode, which
+    wastes no step; an environment's own version does as its metadata says.
 
     Raises:
         EnvironmentFault: it cannot be made, or its spaces are not supported.
@@ -71,6 +72,8 @@ def _make_from_subs(config: EnvironmentConfig, num_envs: int, vectorization: Vec
     if vectorization == "async":
         # A fork server, because a plain fork of a process that has threads and sockets may hang.
         return AsyncVectorEnv(makers, copy=False, context="forkserver", autoreset_mode=AutoresetMode.SAME_STEP)
+    if vectorization == "threads":
+        return ThreadVectorEnv(makers)
     return SyncVectorEnv(makers, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
 
 

@@ -43,11 +43,11 @@ def task(directory, **changed):
     ("scene", "expected"),
     [
         (
-            Scene("both", VECTORS, "ipc", learners=1, inserting=True, path="mapped", ratio=8),
+            Scene("both", VECTORS, "ipc", learners=1, inserting=1, path="mapped", ratio=8),
             {("both", "items/s"), ("insert beside sampling", "rows/s"), ("processor", "cores")},
         ),
         (Scene("two", FRAMES, "tcp", learners=2, path="socket"), {("two", "items/s"), ("processor", "cores")}),
-        (Scene("insert", FRAMES, "ipc", inserting=True), {("insert", "rows/s"), ("processor", "cores")}),
+        (Scene("insert", FRAMES, "ipc", inserting=1), {("insert", "rows/s"), ("processor", "cores")}),
     ],
     ids=["mapped beside inserts", "two by tcp", "inserts"],
 )

@@ -64,3 +64,17 @@ def test_options_that_do_not_fit_end_with_the_usage_code(tmp_path, arguments):
     ended = run(tmp_path, "tree", "--quick", *arguments)
     assert ended.returncode == EXIT_USAGE
     assert ended.stderr.startswith("parl-mq: ")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_scaling_is_measured_in_whole_runs_and_drawn(tmp_path):
+    command = [sys.executable, "-m", "parl_mq", "bench", "scale", "--quick", "--json", "--plot", "scale.svg"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=590)
+    assert ended.returncode == EXIT_OK, ended.stderr
+    report = json.loads(ended.stdout)
+    assert report["bench"] == "scale"
+    measures = {result["measure"] for result in report["results"]}
+    assert {"environment steps", "inserts", "samples", "updates", "scaling", "processor time"} <= measures
+    assert "one replay node saturates at" in measures
+    assert (tmp_path / "scale.svg").stat().st_size > 0
