@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
-from parl_mq.cli import bench, doctor, env, nodes, play, replay, runs, services, settings, status, train, wire
+from parl_mq.cli import bench, doctor, env, nodes, play, replay, runs, services, settings, status, top, train, wire
 
 NODES: Final = "Single nodes"
 
@@ -26,6 +26,7 @@ app.command("train")(train.train)
 app.command("presets")(settings.presets)
 app.command("runs")(runs.runs)
 app.command("status")(status.status)
+app.command("top")(top.top)
 app.command("play")(play.play)
 app.command("doctor")(doctor.doctor)
 app.add_typer(wire_app)

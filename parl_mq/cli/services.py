@@ -160,8 +160,8 @@ def _run(source: str | None, settings: list[str] | None, name: str | None, actor
 
 def _attached(source: str | None, settings: list[str] | None, join: Path, actors: int | None) -> AttachedActors:
     from parl_mq.errors import UsageError
-    from parl_mq.services.units import AttachedActors
+    from parl_mq.services.installing import attached_actors
 
     if source is not None or settings:
         raise UsageError("--join FILE: the run's settings come from its hub; leave them out")
-    return AttachedActors(join, 1 if actors is None else actors)
+    return attached_actors(join, 1 if actors is None else actors)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -123,11 +124,29 @@ def written_files(installation: Installation) -> dict[Path, tuple[str, int]]:
     return files
 
 
+def attached_actors(join_file: Path, num_actors: int) -> AttachedActors:
+    """Actors that join with this file.
+
+    Raises:
+        ConfigError: it cannot be read, or is no join file of an actor.
+    """
+    try:
+        said = json.loads(_read(join_file))
+        name, role = str(said["name"]), said["role"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{join_file} is no join file: `parl-mq join-token actor` makes one") from error
+    if role != "actor":
+        raise ConfigError(f"{join_file} is for a node that joins as {role}; services are made for actors alone")
+    if not re.fullmatch(r"[\w.:-]+", name):
+        raise ConfigError(f"{join_file}: name {name!r} is none that a node can have")
+    return AttachedActors(join_file, name, num_actors)
+
+
 def _read(join_file: Path) -> str:
     try:
         return join_file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{join_file}: cannot be read: {error}") from error
+        raise ConfigError(f"{join_file} cannot be read: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,10 +78,10 @@ class Notifier:
             self._send(sign, _status(doing))
 
     def stopping(self, why: str) -> None:
-        """The node ends; only the first call counts."""
+        """The node ends; only the first call counts. From now on the manager's time limit holds, and no watchdog."""
         if not self._is_stopping:
             self._is_stopping = True
-            self._send("STOPPING=1", _status(f"ends: {why}"))
+            self._send("STOPPING=1", "WATCHDOG_USEC=0", _status(f"ends: {why}"))
 
     def _send(self, *lines: str) -> None:
         if self._address is None:

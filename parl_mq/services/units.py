@@ -61,7 +61,6 @@ class LocalRun:
     Attributes:
         name: of the run: its directory and its settings file are called so.
         config: its settings.
-        device: of the learners; `%i` in it stands for a learner's index.
     """
 
     name: str
@@ -80,10 +79,12 @@ class AttachedActors:
 
     Attributes:
         join_file: all that they need to join.
+        name: that it holds; its key is for nodes called so, or so with a dot and more behind it.
         num_actors: processes, >= 1.
     """
 
     join_file: Path
+    name: str
     num_actors: int
 
 
@@ -117,7 +118,9 @@ def render(installation: Installation) -> dict[str, str]:
     fields = {**_shared_fields(installation), **_fields(installation)}
     service = _filled(_template("service.conf"), fields, installation.flavour)
     names = [TARGET, *_services(installation.what)]
-    return {name: MARK + _filled(_template(name), {**fields, "service": service}, installation.flavour) for name in names}
+    return {
+        name: MARK + _filled(_template(name), {**fields, "service": service}, installation.flavour) for name in names
+    }
 
 
 def sysusers() -> str:
@@ -201,7 +204,7 @@ def _fields_of_attached(attached: AttachedActors, installation: Installation) ->
         "conditions": "",
         "environment": "",
         "before_actors": "network-online.target",
-        "actor": "actor.%i.%l",
+        "actor": f"{attached.name}.%i",
         "actor_joins": f"--join %d/{JOIN}" if is_system else f"--join {join_file}",
         "credentials": f"LoadCredential={JOIN}:{installation.settings_file}" if is_system else "",
     }

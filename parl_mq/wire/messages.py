@@ -320,6 +320,7 @@ class NodeReport(NamedTuple):
         waiting_s: seconds since it began to wait for that.
         silent_s: seconds since its last heartbeat.
         starts: processes of this name so far.
+        figures: what its newest heartbeat told, see parl_mq.metrics.
     """
 
     name: Name
@@ -332,6 +333,7 @@ class NodeReport(NamedTuple):
     starts: PositiveInt
     pid: PositiveInt
     host: Text
+    figures: dict[str, FiniteFloat] = {}  # noqa: RUF012 - nobody changes it
 
 
 class RunStatus(Message):

@@ -1,7 +1,7 @@
 """A service manager of its own for a test: `systemd --user` in a process and mount namespace, which ends all with it.
 
-`python -m tests.process.user_manager SCENARIO FOLDER` is the namespace's first process. It starts the manager, plays one
-of the scenarios below and prints what came of it as JSON.
+`python -m tests.process.user_manager SCENARIO FOLDER` is the namespace's first process. It starts the manager, plays
+one of the scenarios below and prints what came of it as JSON.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MANAGERS: Final = (Path("/usr/lib/systemd/systemd"), Path("/lib/systemd/systemd"
 NAMESPACE: Final = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 SETTINGS: Final = (
     "actor.num_envs=8", "replay.learning_starts=200", "replay.fragment_length=8", "algorithm.batch_size=32",
-    "learner.checkpoint_every_s=1", "evaluation.every_updates=200",
+    "learner.checkpoint_every_s=1", "stop.max_seconds=3600", "evaluation.every_updates=200",
 )  # fmt: skip
 UNITS: Final = {
     "hub": "parl-mq-hub.service",
@@ -37,7 +37,7 @@ UNITS: Final = {
 }
 WATCHDOG_S: Final = 5
 """Of the units of a test: the usual one would make it long."""
-LIMIT_S: Final = 120.0
+LIMIT_S: Final = 240.0
 
 
 class Services:
@@ -55,7 +55,19 @@ class Services:
     def install(self, *settings: str) -> None:
         """Writes the units, with a watchdog for the impatient."""
         flags = [word for text in (*SETTINGS, *settings) for word in ("--set", text)]
-        command(sys.executable, "-P", "-m", "parl_mq", "services", "install", "cartpole-dqn", "--user", "--name", "run", *flags)
+        command(
+            sys.executable,
+            "-P",
+            "-m",
+            "parl_mq",
+            "services",
+            "install",
+            "cartpole-dqn",
+            "--user",
+            "--name",
+            "run",
+            *flags,
+        )
         for name in {unit.replace("@0", "@") for unit in UNITS.values()}:
             folder = self._config / f"systemd/user/{name}.d"
             folder.mkdir(exist_ok=True)
@@ -88,8 +100,7 @@ class Services:
         old = {role: self.main_pid(role) for role in roles}
         for role, number in roles.items():
             os.kill(old[role], number)
-        for role, pid in old.items():
-            poll_until(lambda: self._is_replaced(role, pid) or None, LIMIT_S)
+        poll_until(lambda: all(self._is_replaced(role, pid) for role, pid in old.items()) or None, LIMIT_S)
         self.wait_for_more_updates()
 
     def _is_replaced(self, role: str, pid: int) -> bool:
@@ -132,7 +143,12 @@ def short(services: Services) -> dict[str, Any]:
     services.strike(replay=signal.SIGKILL, hub=signal.SIGSTOP)
     states = services.states()
     duration_s = services.stop()
-    return {"states": states, "stop_s": duration_s, "left": nodes(), "rows": (services.directory.read_summary() or {})["rows"]}
+    return {
+        "states": states,
+        "stop_s": duration_s,
+        "left": nodes(),
+        "rows": (services.directory.read_summary() or {})["rows"],
+    }
 
 
 def whole(services: Services) -> dict[str, Any]:
@@ -178,7 +194,10 @@ def manager(folder: Path) -> Iterator[Path]:
     program = next(path for path in MANAGERS if path.exists())
     with (folder / "manager.log").open("wb") as log:
         process = subprocess.Popen(
-            [program, "--user", "--log-target=console", "--log-level=info"], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            [program, "--user", "--log-target=console", "--log-level=info"],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
         )
         try:
             poll_until(lambda: (runtime / "systemd/private").exists() or None, LIMIT_S)
