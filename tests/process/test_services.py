@@ -47,6 +47,15 @@ def test_services_train_come_back_and_stop(tmp_path: Path) -> None:
     assert result["stop_s"] < 3 * STOP_S
 
 
+@pytest.mark.timeout(600)
+def test_commands_of_the_guide_work(tmp_path: Path) -> None:
+    result = _played("document", tmp_path, 500)
+    assert len(result["shown"]) == 5
+    assert "CartPole-v1" in result["shown"][2]
+    assert result["left"] == []
+    assert result["units"] == []
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3_000)
 def test_every_role_comes_back_and_the_run_reaches_its_target(tmp_path: Path) -> None:

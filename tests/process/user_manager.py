@@ -28,6 +28,7 @@ SETTINGS: Final = (
     "actor.num_envs=8", "replay.learning_starts=200", "replay.fragment_length=8", "algorithm.batch_size=32",
     "learner.checkpoint_every_s=1", "stop.max_seconds=3600", "evaluation.every_updates=200",
 )  # fmt: skip
+DOCUMENT: Final = Path(__file__).parents[2] / "docs/deploy.md"
 UNITS: Final = {
     "hub": "parl-mq-hub.service",
     "replay": "parl-mq-replay@0.service",
@@ -45,11 +46,12 @@ class Services:
 
     Attributes:
         directory: of the run.
+        units: folder of the unit files.
     """
 
     def __init__(self, home: Path) -> None:
         self.directory = RunDirectory(home / ".local/state/parl-mq/run")
-        self._config = home / ".config"
+        self.units = home / ".config/systemd/user"
         self._logs = home.parent
 
     def install(self, *settings: str) -> None:
@@ -69,7 +71,7 @@ class Services:
             *flags,
         )
         for name in {unit.replace("@0", "@") for unit in UNITS.values()}:
-            folder = self._config / f"systemd/user/{name}.d"
+            folder = self.units / f"{name}.d"
             folder.mkdir(exist_ok=True)
             limits = f"WatchdogSec={WATCHDOG_S}\nTimeoutAbortSec=2\nRestartSec=0.2\n"
             (folder / "test.conf").write_text(f"[Service]\n{limits}StandardError=append:{self._logs}/%N.log\n")
@@ -178,7 +180,20 @@ def whole(services: Services) -> dict[str, Any]:
     }
 
 
-SCENARIOS: Final[dict[str, Callable[[Services], dict[str, Any]]]] = {"short": short, "whole": whole}
+def document(services: Services) -> dict[str, Any]:
+    """The commands of docs/deploy.md for services of a user."""
+    text = DOCUMENT.read_text()
+    block = text.partition("<!-- user services -->\n```bash\n")[2].partition("```")[0]
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    shown = [command("env", f"PATH={path}", "bash", "-euc", line) for line in block.splitlines()]
+    return {"shown": shown, "left": nodes(), "units": [path.name for path in services.units.rglob("parl-mq*")]}
+
+
+SCENARIOS: Final[dict[str, Callable[[Services], dict[str, Any]]]] = {
+    "document": document,
+    "short": short,
+    "whole": whole,
+}
 
 
 @contextmanager
