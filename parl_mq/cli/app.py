@@ -6,7 +6,22 @@ from typing import Annotated, Final
 
 import typer
 
-from parl_mq.cli import bench, doctor, env, nodes, plan, play, replay, runs, settings, status, train, wire
+from parl_mq.cli import (
+    bench,
+    doctor,
+    env,
+    nodes,
+    plan,
+    play,
+    replay,
+    runs,
+    services,
+    settings,
+    status,
+    top,
+    train,
+    wire,
+)
 
 NODES: Final = "Single nodes"
 
@@ -19,12 +34,14 @@ app = typer.Typer(
 config_app = typer.Typer(name="config", help="What can be set, and what applies.", no_args_is_help=True)
 bench_app = typer.Typer(name="bench", help="How fast this is, here and beside others.", no_args_is_help=True)
 wire_app = typer.Typer(name="wire", help="What nodes say to each other.", no_args_is_help=True)
+services_app = typer.Typer(name="services", help="The nodes of a run as services of systemd.", no_args_is_help=True)
 env_app = typer.Typer(name="env", help="What an environment is like.", no_args_is_help=True)
 
 app.command("train")(train.train)
 app.command("presets")(settings.presets)
 app.command("runs")(runs.runs)
 app.command("status")(status.status)
+app.command("top")(top.top)
 app.command("play")(play.play)
 app.command("doctor")(doctor.doctor)
 app.command("plan")(plan.plan)
@@ -35,6 +52,10 @@ config_app.command("show")(settings.show)
 config_app.command("schema")(settings.schema)
 app.add_typer(env_app)
 env_app.command("check")(env.check)
+app.add_typer(services_app)
+services_app.command("render")(services.render)
+services_app.command("install")(services.install)
+services_app.command("uninstall")(services.uninstall)
 app.add_typer(bench_app)
 bench_app.command("tree")(bench.tree)
 bench_app.command("replay")(bench.replay)

@@ -30,11 +30,13 @@ def hub(
     With --resume it may be killed and started again at any time: nodes find it again, and it goes on where it was.
     """
     import contextlib
+    import os
     import time
 
     from parl_mq.config.loader import load_with_origins
     from parl_mq.errors import ConfigError
     from parl_mq.services.hub import HubOptions
+    from parl_mq.services.notify import Notifier
     from parl_mq.services.run_directory import RunDirectory
     from parl_mq.services.runtime import NodeOptions
 
@@ -49,7 +51,9 @@ def hub(
             raise loaded.knowing("run_dir", options.origin_of_run_dir(context)).blamed(error) from error
         own.enter_context(directory.held())
         directory.forget_summary()
-    node = NodeOptions(name=name, hub=bind, node=run_config.node, lifeline_fd=lifeline_fd)
+        started_at = directory.cut_off_start()
+    notifier = Notifier.taken_from(os.environ)
+    node = NodeOptions(name=name, hub=bind, node=run_config.node, lifeline_fd=lifeline_fd, notifier=notifier)
     hub_options = HubOptions(run_config, run_dir, time.monotonic() if started_at is None else started_at)
 
     from parl_mq.nodes import hub as entry
@@ -123,14 +127,18 @@ def evaluator(
 def _node(
     role: str, hub: str, name: str | None, settings: Sequence[str] | None, lifeline_fd: int | None
 ) -> NodeOptions:
+    import os
+
     from parl_mq.config.loader import load_node_config
+    from parl_mq.services.notify import Notifier
     from parl_mq.services.runtime import NodeOptions
 
     node = load_node_config(overrides=options.settings_of_flags(settings), environ=_environment(lifeline_fd))
     name = name or _own_name(role)
     if lifeline_fd is None:
         _tell(f"{name} starts, and joins the hub at {hub}")  # loading torch takes seconds
-    return NodeOptions(name=name, hub=hub, node=node, lifeline_fd=lifeline_fd)
+    notifier = Notifier.taken_from(os.environ)
+    return NodeOptions(name=name, hub=hub, node=node, lifeline_fd=lifeline_fd, notifier=notifier)
 
 
 def _tell(text: str) -> None:

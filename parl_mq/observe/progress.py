@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Final, Protocol, Self, TextIO
@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from parl_mq.config.models import RunConfig
-from parl_mq.wire.messages import RunProgress
+from parl_mq.wire.messages import RunProgress, RunStatus
 
 LINE_EVERY_S: Final = 5.0
 """Seconds between two plain lines of one phase."""
@@ -117,14 +117,18 @@ def render(progress: RunProgress, config: RunConfig, elapsed_s: float) -> Render
         (config.preset, "bold"), f"  {config.environment.id}  seed {config.seed}  ", (progress.phase, "bold cyan")
     )
     title.append(f"  {elapsed_s:.0f} s")
+    return Group(title, figure_grid(headline(progress, config)), _node_table(progress))
+
+
+def figure_grid(pairs: Sequence[tuple[str, str]]) -> Table:
+    """Names and values in two columns."""
     figures = Table.grid(padding=(0, 2), expand=False)
-    pairs = headline(progress, config)
     for left, right in zip(pairs[::2], [*pairs[1::2], ("", "")], strict=False):
         figures.add_row(Text(left[0], "dim"), left[1], Text(right[0], "dim"), right[1])
-    return Group(title, figures, _node_table(progress))
+    return figures
 
 
-def headline(progress: RunProgress, config: RunConfig) -> list[tuple[str, str]]:
+def headline(progress: RunProgress | RunStatus, config: RunConfig) -> list[tuple[str, str]]:
     """What matters of a run, as (name, value) in words; what is not known yet is left out."""
     figures = progress.figures
     pairs = [

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from parl_mq.observe.events import failure_in_words
 from parl_mq.wire.messages import NodeReport, RunStatus
 
 STYLES: Final = {"healthy": "green", "silent": "yellow", "away": "yellow", "left": "dim", "failed": "red"}
@@ -85,8 +86,7 @@ def _node_table(nodes: Sequence[NodeReport]) -> Table:
 def _print_failures(failures: Sequence[Failure], console: Console) -> None:
     """The newest failures in a line each, and the first traceback of each node."""
     for failure in failures[-MAX_FAILURES:]:
-        after = "" if failure["restart"] is None else f"; restarted ({failure['restart']})"
-        console.print(Text(f"{failure['time_s']:,.1f} s: {failure['node']} {failure['how']}{after}", "yellow"))
+        console.print(Text(f"{failure['time_s']:,.1f} s: {failure_in_words(failure)}", "yellow"))
     shown: set[str] = set()
     for failure in failures:
         if failure["node"] not in shown and TRACEBACK in failure["told"]:

@@ -49,7 +49,7 @@ async def serve(options: NodeOptions, stop: StopSignal) -> int:
     """
     network, work = network_of(options), WorkThread("environments")
     try:
-        async with joined(network, options, "actor", stop) as (link, welcome):
+        async with joined(network, options, "actor", stop, work=work) as (link, welcome):
             config = run_config(welcome, options)
             await work(prepare_training_thread, config.actor.threads)
             first_attempt = (welcome.incarnation - 1) * ATTEMPTS_A_START  # a resumed run must not repeat itself

@@ -28,7 +28,7 @@ async def serve(options: NodeOptions, stop: StopSignal) -> int:
     """Runs an evaluator until it is told to stop."""
     network, work = network_of(options), WorkThread("evaluation")
     try:
-        async with joined(network, options, "evaluator", stop) as (link, welcome):
+        async with joined(network, options, "evaluator", stop, work=work) as (link, welcome):
             config = run_config(welcome, options)
             await work(prepare_training_thread, config.actor.threads)
             evaluator, policy = await work(build_evaluator, config)
@@ -88,4 +88,9 @@ class Judge:
 
     def _play(self, snapshot: WeightsSnapshot) -> Evaluation | None:
         self._policy.load_weights(unpack(snapshot.payload))
-        return self._evaluator.evaluate(self._policy, self._stop.is_set)
+        return self._evaluator.evaluate(self._policy, self._should_stop)
+
+    def _should_stop(self) -> bool:
+        """Asked before each step: episodes may be long, and are no sign that the work hangs."""
+        self._work.gets_on()
+        return self._stop.is_set()

@@ -22,6 +22,7 @@ from parl_mq.services.backlog import Backlog
 from parl_mq.services.complaints import Complaints
 from parl_mq.services.hub_state import HubState, Outgoing
 from parl_mq.services.network import network_of
+from parl_mq.services.notify import Notifier
 from parl_mq.services.run_directory import RunDirectory
 from parl_mq.services.runtime import SUPERVISOR_GONE, NodeOptions, StopSignal
 from parl_mq.services.tally import Evaluation
@@ -54,12 +55,20 @@ class HubOptions:
 class Hub:
     """Two sockets around HubState and WeightsStore."""
 
-    def __init__(self, network: Network, control_endpoint: str, options: HubOptions, stop: StopSignal) -> None:
+    def __init__(
+        self,
+        network: Network,
+        control_endpoint: str,
+        options: HubOptions,
+        stop: StopSignal,
+        notifier: Notifier | None = None,
+    ) -> None:
         self._control = network.bind(control_endpoint)
         self._directory = RunDirectory(options.directory)
         before = self._directory.read_memory()
         self._weights = _bind_weights(network, self._control.endpoint, before.weights_endpoint)
         self._stop = stop
+        self._notifier = notifier or Notifier()
         self._config = options.config
         self._started_at = options.started_at
         self._store = WeightsStore()
@@ -76,6 +85,7 @@ class Hub:
         self._is_done = asyncio.Event()
         self._next_metrics_at = 0.0
         self._directory.write_endpoint(self._control.endpoint)
+        self._notifier.ready(f"listens at {self._control.endpoint}")
 
     async def run(self) -> int:
         """Serves until the run is over; returns the exit code."""
@@ -89,6 +99,7 @@ class Hub:
                 task.cancel()
         self._record_metrics()
         self._directory.write_summary(self.summary())
+        self._directory.note_end()
         self._directory.forget_endpoint()
         return EXIT_OK if self._state.error is None else self._state.error[1]
 
@@ -168,6 +179,7 @@ class Hub:
                 self._next_metrics_at = now + METRICS_EVERY_S
                 self._record_metrics()
             self._after_change()
+            self._notifier.beat(self._state.phase)
             await asyncio.sleep(TICK_S)  # the period itself
 
     async def _watch_stop(self) -> None:
@@ -228,7 +240,7 @@ async def serve(options: NodeOptions, hub: HubOptions, stop: StopSignal) -> int:
     """Runs a hub to the run's end."""
     network = network_of(options)
     try:
-        return await Hub(network, options.hub, hub, stop).run()
+        return await Hub(network, options.hub, hub, stop, options.notifier).run()
     finally:
         network.close()
         if stop.reason == SUPERVISOR_GONE:

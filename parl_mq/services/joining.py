@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -14,7 +15,8 @@ from parl_mq.config.models import RunConfig
 from parl_mq.errors import ConfigError
 from parl_mq.net.zmq_channel import Network
 from parl_mq.services.hub_link import HubLink
-from parl_mq.services.runtime import NodeOptions, StoppedEarly, StopSignal, first_cause
+from parl_mq.services.notify import WorkWatch, give_signs_of_life
+from parl_mq.services.runtime import NodeOptions, StoppedEarly, StopSignal, WorkThread, first_cause
 from parl_mq.services.waiting import told_while_waiting
 from parl_mq.spec import TableSpec
 from parl_mq.wire.messages import MAIN_TABLE, PROTOCOL_VERSION, Attach, Role, SpecOffer, Welcome
@@ -24,9 +26,25 @@ CONTROL_MESSAGE_BYTES: Final = 4 * 1024 * 1024
 
 @asynccontextmanager
 async def joined(
-    network: Network, options: NodeOptions, role: Role, stop: StopSignal, *, data_endpoint: str | None = None
+    network: Network,
+    options: NodeOptions,
+    role: Role,
+    stop: StopSignal,
+    *,
+    data_endpoint: str | None = None,
+    work: WorkThread | None = None,
+    is_ready: bool = True,
 ) -> AsyncIterator[tuple[HubLink, Welcome]]:
     """Joins the run for the duration of the block; says Goodbye at its end, and why if that is an error.
+
+    Args:
+        network: of this process.
+        options: of every node.
+        role: of this one.
+        stop: ends it.
+        data_endpoint: of a node that others attach to.
+        work: its work thread, in which it may hang.
+        is_ready: once it has joined; a node that has more to do first tells the service manager itself.
 
     Raises:
         Refused: the hub refused this node.
@@ -36,19 +54,28 @@ async def joined(
     channel = network.connect(options.hub, CONTROL_MESSAGE_BYTES)
     link = HubLink(channel, role=role, name=options.name, stop=stop, data_endpoint=data_endpoint)
     async with asyncio.TaskGroup() as tasks:
-        beating = tasks.create_task(link.run())
+        background = [tasks.create_task(link.run())]
         try:
             async with told_while_waiting(f"the hub at {options.hub}"):
                 welcome = await stop.wait_for(link.join())
             if welcome is None:
                 raise StoppedEarly(f"{options.name} ends: {stop.reason}")
+            background.append(tasks.create_task(_give_signs_of_life(options, link, work)))
+            if is_ready:
+                options.notifier.ready(f"in run {welcome.run_id}")
             yield link, welcome
             await link.leave()
         except Exception as error:  # the node ends with it; the hub need not wait for it
             await link.leave(str(first_cause(error)))
             raise
         finally:
-            beating.cancel()
+            for task in background:
+                task.cancel()
+
+
+async def _give_signs_of_life(options: NodeOptions, link: HubLink, work: WorkThread | None) -> None:
+    watch = WorkWatch(link.status, work, options.node.busy_limit_s, time.monotonic)
+    await give_signs_of_life(options.notifier, watch)
 
 
 def run_config(welcome: Welcome, options: NodeOptions) -> RunConfig:

@@ -54,7 +54,7 @@ async def serve(options: NodeOptions, directory: Path, stop: StopSignal) -> int:
     """
     network, work = network_of(options), WorkThread("training")
     try:
-        async with joined(network, options, "learner", stop) as (link, welcome):
+        async with joined(network, options, "learner", stop, work=work) as (link, welcome):
             config = run_config(welcome, options)
             link.status.waits("word of what the rows of the environment hold")
             spec = await stop.wait_for(link.table_spec())

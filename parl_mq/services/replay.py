@@ -65,20 +65,30 @@ async def serve(options: NodeOptions, replay: ReplayOptions, stop: StopSignal) -
     network = network_of(options)
     try:
         server = network.bind(replay.bind)
-        async with joined(network, options, "replay", stop, data_endpoint=server.endpoint) as (link, welcome):
+        endpoint = server.endpoint
+        async with joined(network, options, "replay", stop, data_endpoint=endpoint, is_ready=False) as (link, welcome):
             link.status.waits("word of what the rows of the environment hold")
             config = run_config(welcome, options)
+            if not await _has_table_to_open(link, stop):
+                options.notifier.ready(link.status.waiting_for or "")
             message = await stop.wait_for(link.table_to_open())
             if message is not None:  # even at a run's end: what the ring holds is part of the run's books
-                await _serve_table(link, server, replay, config, welcome, message, stop)
+                await _serve_table(link, server, options, replay, config, welcome, message, stop)
         return EXIT_OK
     finally:
         network.close()
 
 
+async def _has_table_to_open(link: HubLink, stop: StopSignal) -> bool:
+    """Whether the run has settled what rows hold: then the table opens before others may wait for this node."""
+    state = await stop.wait_for(link.until(lambda state: state))
+    return state is not None and state.columns is not None
+
+
 async def _serve_table(
     link: HubLink,
     server: ServerChannel,
+    options: NodeOptions,
     replay: ReplayOptions,
     config: RunConfig,
     welcome: Welcome,
@@ -87,12 +97,14 @@ async def _serve_table(
 ) -> None:
     spec = TableSpec.from_wire(opening.columns, opening.spaces)
     try:
-        table = _open(replay, config, welcome, link.name, spec)
+        table = await asyncio.to_thread(_open, replay, config, welcome, link.name, spec)  # gigabytes take seconds
     except (ConfigError, MemoryRefused, RingRefused, ValueError, OSError) as error:
         link.deliver(TableRefused(table=opening.table, reason=str(error)[:MAX_TEXT]))
+        options.notifier.ready(f"refused to open its table: {error}")  # the hub ends the run, and this node with it
         await stop.wait()
         return
     try:
+        options.notifier.ready(f"table {opening.table} is open")
         link.deliver(TableOpened(table=opening.table, num_bytes=table.num_bytes, num_rows=table.num_rows))
         log.info("table %s: %d rows, %.1f MiB", opening.table, table.num_rows, table.num_bytes / 2**20)
         if table.is_reopened:

@@ -80,6 +80,7 @@ class Node:
             starts=self.starts,
             pid=self.hello.pid,
             host=self.hello.host,
+            figures=dict(self.counters),
         )
 
     def _health(self, now: float) -> Health:

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,8 @@ MEMORY: Final = "hub.json"
 STATUS: Final = "status.json"
 ENDPOINT: Final = "hub.endpoint"
 FAILURES: Final = "failures.jsonl"
+FINISHED: Final = "finished"
+"""Is there while the run has come to its end by itself: services look at it before they start (see systemd/)."""
 FIXED: Final = ("environment", "algorithm", "seed")
 """Settings that a run keeps for life: its networks and what they learn."""
 RUN_DIR: Final = "run_dir"
@@ -121,6 +124,7 @@ class RunDirectory:
     def forget_summary(self) -> None:
         """Removes the summary of an earlier start, which must not pass for that of the next one."""
         _remove(self.path / SUMMARY)
+        _remove(self.path / FINISHED)
 
     def read_memory(self) -> RunMemory:
         """What the run remembers; a run that has not begun remembers nothing.
@@ -171,6 +175,25 @@ class RunDirectory:
         """Whether the run has come to its end by itself; it may be resumed all the same."""
         summary = self.read_summary()
         return summary is not None and not summary["interrupted"] and summary["error"] is None
+
+    def note_end(self) -> None:
+        """After the summary: notes that the run has come to its end by itself, if it has."""
+        if self.is_done():
+            write_atomically(self.path / FINISHED, "")
+
+    def cut_off_start(self) -> float | None:
+        """Monotonic time at which the run's newest start began, where its hub was cut off and the next one goes on.
+
+        None where that start has ended, was being interrupted, or happened before this machine was started.
+
+        Raises:
+            SnapshotError: as `read_memory`.
+        """
+        path, memory = self.path / MEMORY, self.read_memory()
+        if not memory.run_id or memory.phase == "done" or (memory.stop is not None and memory.stop["interrupted"]):
+            return None
+        booted_at = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+        return memory.started_at if path.stat().st_mtime > booted_at else None
 
     def write_status(self, status: Mapping[str, Any]) -> None:
         """Replaces the picture of the run that is shown when its hub cannot be asked."""

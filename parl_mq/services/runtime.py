@@ -10,6 +10,7 @@ import shutil
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from typing import Any, Final, ParamSpec, TypeVar
 
 from parl_mq.config.models import NodeConfig
 from parl_mq.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_TEMPORARY, ParlError, exit_code_of
+from parl_mq.services.notify import Notifier
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -40,12 +42,14 @@ class NodeOptions:
         hub: endpoint of the hub's control socket; for the hub itself, where to bind it.
         node: this process's own settings.
         lifeline_fd: read end of a pipe whose write end the supervisor holds; None for a node that stands alone.
+        notifier: tells the service manager of a node that stands alone how it is.
     """
 
     name: str
     hub: str
     node: NodeConfig = field(default_factory=NodeConfig)
     lifeline_fd: int | None = None
+    notifier: Notifier = field(default_factory=Notifier)
 
     @property
     def is_supervised(self) -> bool:
@@ -104,13 +108,32 @@ def hangups() -> tuple[signal.Signals, ...]:
 class WorkThread:
     """The one thread beside the loop: environments step and torch computes here, one call at a time."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._clock = clock
+        self._busy_since: float | None = None
 
     async def __call__(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs `function` in the work thread and waits for its result without blocking the loop."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._executor, lambda: function(*args, **kwargs))
+        return await loop.run_in_executor(self._executor, lambda: self._run(lambda: function(*args, **kwargs)))
+
+    @property
+    def busy_s(self) -> float | None:
+        """Seconds since the call under way began or last said that it gets on; None while there is none."""
+        since = self._busy_since
+        return None if since is None else self._clock() - since
+
+    def gets_on(self) -> None:
+        """To be called now and then by a call that takes long, from within."""
+        self._busy_since = self._clock()
+
+    def _run(self, call: Callable[[], T]) -> T:
+        self._busy_since = self._clock()
+        try:
+            return call()
+        finally:
+            self._busy_since = None
 
     def close(self) -> None:
         """Lets a call under way finish and ends the thread."""
@@ -142,8 +165,17 @@ async def _supervised(options: NodeOptions, service: Callable[[StopSignal], Coro
         watch_lifeline(
             options.lifeline_fd, lambda: _tell(loop, stop, SUPERVISOR_GONE), before_the_end=options.remove_sockets
         )
-    code = await service(stop)
+    telling = asyncio.create_task(_tell_manager(options.notifier, stop))
+    try:
+        code = await service(stop)
+    finally:
+        telling.cancel()
     return EXIT_INTERRUPTED if code == EXIT_OK and stop.reason == f"signal {signal.SIGINT.name}" else code
+
+
+async def _tell_manager(notifier: Notifier, stop: StopSignal) -> None:
+    await stop.wait()
+    notifier.stopping(stop.reason)
 
 
 def _tell(loop: asyncio.AbstractEventLoop, stop: StopSignal, reason: str) -> None:

@@ -324,6 +324,7 @@ class NodeReport(NamedTuple):
         waiting_s: seconds since it began to wait for that.
         silent_s: seconds since its last heartbeat.
         starts: processes of this name so far.
+        figures: what its newest heartbeat told, see parl_mq.metrics.
     """
 
     name: Name
@@ -336,6 +337,7 @@ class NodeReport(NamedTuple):
     starts: PositiveInt
     pid: PositiveInt
     host: Text
+    figures: dict[str, FiniteFloat] = {}  # noqa: RUF012 - nobody changes it
 
 
 class RunStatus(Message):

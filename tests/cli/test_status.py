@@ -132,3 +132,19 @@ def test_captured_messages_are_one_line_each(tmp_path, monkeypatch, capsys):
         == 0
     )
     assert capsys.readouterr().out == ""
+
+
+def test_top_prints_plain_pictures_where_stdout_is_no_terminal(directory, hub_at_work, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run_command(monkeypatch, "top", str(directory.path), "--every", "0.1", "--count", "2") == EXIT_OK
+    out = capsys.readouterr().out
+    assert out.count("cartpole-dqn  CartPole-v1") == 2
+    assert "the replay node: 0/10 rows" in out
+    assert "\x1b" not in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_top_ends_with_the_run(directory, monkeypatch, capsys):
+    directory.write_summary({"interrupted": False, "error": None})
+    assert run_command(monkeypatch, "top", str(directory.path)) == EXIT_OK
+    assert "has not begun" in capsys.readouterr().out

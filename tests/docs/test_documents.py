@@ -22,8 +22,8 @@ ROOT: Final = Path(__file__).parents[2]
 EXAMPLES: Final = ROOT / "docs" / "examples"
 DOCUMENTS: Final = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
-BY_CI: Final = ("train", "test", "ci: install")
-"""Markers of blocks that install, which `.ci/run` does."""
+ELSEWHERE: Final = ("train", "test", "ci: install", "user services")
+"""Markers of blocks that install, which `.ci/run` does, or need a service manager (tests/process/test_services.py)."""
 
 SHORT: Final = {"PARL_MQ_STOP__MAX_STEPS": "4000", "PARL_MQ_STOP__MAX_SECONDS": "60"}
 """Every training ends early; whether it learns is another test's matter."""
@@ -47,7 +47,7 @@ def _blocks(document: Path) -> list[Block]:
 
 def _commands(document: Path) -> list[list[str]]:
     """The lines of each block in which commands stand."""
-    blocks = [block for block in _blocks(document) if block.language == "bash" and block.marker not in BY_CI]
+    blocks = [block for block in _blocks(document) if block.language == "bash" and block.marker not in ELSEWHERE]
     return [block.text.splitlines() for block in blocks]
 
 
@@ -86,7 +86,9 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.timeout(6 * LIMIT_S)
 @pytest.mark.parametrize("document", [path for path in DOCUMENTS if _commands(path)], ids=lambda path: path.stem)
 def test_commands_run(document: Path, folder: Path) -> None:
-    markers = [block.marker for block in _blocks(document) if block.language == "bash" and block.marker not in BY_CI]
+    markers = [
+        block.marker for block in _blocks(document) if block.language == "bash" and block.marker not in ELSEWHERE
+    ]
     for marker, lines in zip(markers, _commands(document), strict=True):
         if marker == "at once":
             for process in [_start(line, folder) for line in lines]:

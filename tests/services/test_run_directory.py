@@ -4,6 +4,7 @@ import json
 import os
 import resource
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -171,3 +172,36 @@ def test_the_hubs_endpoint_is_there_while_it_listens(directory):
     directory.forget_endpoint()
     directory.forget_endpoint()
     assert directory.read_endpoint() is None
+
+
+def test_a_run_that_came_to_its_end_by_itself_is_marked(directory):
+    directory.write_summary({"interrupted": True, "error": None})
+    directory.note_end()
+    assert not (directory.path / "finished").exists()
+    directory.write_summary({"interrupted": False, "error": None})
+    directory.note_end()
+    assert (directory.path / "finished").exists()
+    directory.forget_summary()
+    assert not (directory.path / "finished").exists()
+
+
+def test_a_hub_that_was_cut_off_left_its_start_to_the_next(directory):
+    assert directory.cut_off_start() is None
+    directory.write_memory(RunMemory(run_id="a1", started_at=5.0, phase="training"))
+    assert directory.cut_off_start() == 5.0
+
+
+@pytest.mark.parametrize(
+    ("phase", "interrupted", "start"), [("done", False, None), ("stopping", True, None), ("stopping", False, 5.0)]
+)
+def test_an_end_that_was_asked_for_is_not_gone_on_with(directory, phase, interrupted, start):
+    stop = {"reason": "signal SIGTERM", "interrupted": interrupted, "error": None}
+    directory.write_memory(RunMemory(run_id="a1", started_at=5.0, phase=phase, stop=stop))
+    assert directory.cut_off_start() == start
+
+
+def test_a_start_before_the_machine_was_started_is_over(directory):
+    directory.write_memory(RunMemory(run_id="a1", started_at=5.0, phase="training"))
+    booted_at = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    os.utime(directory.path / "hub.json", (booted_at - 60, booted_at - 60))
+    assert directory.cut_off_start() is None

@@ -139,6 +139,7 @@ MESSAGES = [
                     starts=2,
                     pid=4242,
                     host="worker",
+                    figures={"cpu_seconds_total": 1.5},
                 )
             ],
             figures={"env_steps_total": 640.0},

@@ -1,0 +1,274 @@
+"""Puts the units of a run where systemd finds them, and takes them away; says before that what cannot work."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import parl_mq
+from parl_mq.algorithms.registry import is_installed
+from parl_mq.config.loader import dump_toml
+from parl_mq.errors import EXIT_NOT_ALLOWED, EXIT_UNAVAILABLE, CodedError, ConfigError
+from parl_mq.services.files import write_atomically, writing
+from parl_mq.services.findings import Finding
+from parl_mq.services.units import (
+    MARK,
+    TARGET,
+    AttachedActors,
+    Flavour,
+    Installation,
+    LocalRun,
+    Places,
+    all_names,
+    render,
+    sysusers,
+)
+
+SYSUSERS: Final = "parl-mq.conf"
+OLDEST_SYSTEMD: Final = 250
+"""The first with credentials' folders in command lines."""
+HOMES: Final = (Path("/home"), Path("/root"), Path("/run/user"))
+"""What ProtectHome hides."""
+READABLE: Final = 0o644
+SECRET: Final = 0o600
+"""Modes of the files."""
+MANAGER_S: Final = 120.0
+"""systemctl waits for units that stop, whose own limits are shorter."""
+
+Run = Callable[[Sequence[str]], str]
+"""Runs a command and returns what it printed; raises CodedError where it fails."""
+
+
+def examine(installation: Installation, environ: Mapping[str, str]) -> Iterator[Finding]:
+    """What services of this kind cannot do here; a fault is a reason not to install them."""
+    if isinstance(installation.what, LocalRun):
+        yield from _imports(installation.what)
+    if not os.access(installation.python, os.X_OK):
+        yield Finding("interpreter", "fault", f"{installation.python} is no program; name another one with --python")
+    if installation.flavour == "system":
+        yield from _hidden(installation.python)
+    else:
+        yield from _limits_of_user(environ)
+
+
+def _imports(run: LocalRun) -> Iterator[Finding]:
+    """A node that its hub starts nothing for imports what this machine has installed, not what a message names."""
+    environment, algorithm = run.config.environment.id, run.config.algorithm.name
+    if ":" in environment:
+        yield Finding(
+            "environment",
+            "fault",
+            f"{environment!r} is an import path, which single nodes do not take from a hub; install a package with an "
+            "entry point for it in the group parl_mq.envs (see docs/own-environment.md), and name that",
+        )
+    if not is_installed(algorithm):
+        yield Finding(
+            "algorithm",
+            "fault",
+            f"{algorithm!r} is an import path, which single nodes do not take from a hub; install a package with an "
+            "entry point for it (see docs/own-algorithm.md), and name that",
+        )
+
+
+def _hidden(python: Path) -> Iterator[Finding]:
+    """System services see no home directory: neither an interpreter there, nor a package."""
+    for about, path in (("interpreter", python), ("interpreter", python.resolve()), ("parl_mq", _package())):
+        if home := next((home for home in HOMES if path.is_relative_to(home)), None):
+            yield Finding(
+                about,
+                "fault",
+                f"{path} lies below {home}, which system services cannot see; install parl_mq for a system's Python "
+                "elsewhere, such as /opt/parl-mq (see docs/deploy.md), or take --user",
+            )
+
+
+def _limits_of_user(environ: Mapping[str, str]) -> Iterator[Finding]:
+    yield Finding("sandbox", "note", "services of a user see all that the user sees; system services do not")
+    user = environ.get("USER") or str(os.getuid())
+    if not Path(f"/var/lib/systemd/linger/{user}").exists():
+        yield Finding("logout", "note", f"they end when {user} logs out, unless `loginctl enable-linger` was called")
+
+
+def _package() -> Path:
+    return Path(parl_mq.__file__).resolve().parent
+
+
+def check(installation: Installation, environ: Mapping[str, str]) -> None:
+    """Refuses what cannot work.
+
+    Raises:
+        ConfigError: names all of it.
+    """
+    faults = [finding for finding in examine(installation, environ) if finding.verdict == "fault"]
+    if faults:
+        raise ConfigError("\n".join(f"{fault.about}: {fault.what}" for fault in faults))
+
+
+def written_files(installation: Installation) -> dict[Path, tuple[str, int]]:
+    """Every file of an installation: where it lies -> its text and mode."""
+    units = {installation.places.units / name: (text, READABLE) for name, text in render(installation).items()}
+    what, own = installation.what, installation.settings_file
+    if isinstance(what, AttachedActors):
+        return {own: (_read(what.join_file), SECRET), **units}
+    files = {own: (dump_toml(what.config, with_node=False), READABLE), **units}
+    if installation.places.sysusers is not None:
+        files[installation.places.sysusers / SYSUSERS] = (sysusers(), READABLE)
+    return files
+
+
+def attached_actors(join_file: Path, num_actors: int) -> AttachedActors:
+    """Actors that join with this file.
+
+    Raises:
+        ConfigError: it cannot be read, or is no join file of an actor.
+    """
+    try:
+        said = json.loads(_read(join_file))
+        name, role = str(said["name"]), said["role"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{join_file} is no join file: `parl-mq join-token actor` makes one") from error
+    if role != "actor":
+        raise ConfigError(f"{join_file} is for a node that joins as {role}; services are made for actors alone")
+    if not re.fullmatch(r"[\w.:-]+", name):
+        raise ConfigError(f"{join_file}: name {name!r} is none that a node can have")
+    return AttachedActors(join_file, name, num_actors)
+
+
+def _read(join_file: Path) -> str:
+    try:
+        return join_file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{join_file} cannot be read: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Manager:
+    """A service manager, spoken to with systemctl.
+
+    Attributes:
+        flavour: the machine's, or this user's.
+        run: runs a command.
+    """
+
+    flavour: Flavour
+    run: Run
+
+    @classmethod
+    def here(cls, flavour: Flavour) -> Manager:
+        """That of this machine.
+
+        Raises:
+            CodedError: there is none, it is too old, or this user may not speak to it.
+        """
+        if shutil.which("systemctl") is None:
+            raise CodedError(
+                "systemctl is not on this machine: without systemd, `parl-mq train` or a supervisor of your own starts "
+                "the nodes",
+                EXIT_UNAVAILABLE,
+            )
+        if flavour == "system" and os.geteuid() != 0:
+            raise CodedError("system services are installed by root; take --user for your own", EXIT_NOT_ALLOWED)
+        version = re.search(r"systemd (\d+)", _run(["systemctl", "--version"]))
+        if version is None or int(version[1]) < OLDEST_SYSTEMD:
+            raise CodedError(f"the units need systemd {OLDEST_SYSTEMD} or newer", EXIT_UNAVAILABLE)
+        return cls(flavour, _run)
+
+    def __call__(self, *arguments: str) -> str:
+        """Runs `systemctl ARGUMENTS`."""
+        return self.run(["systemctl", *(["--user"] if self.flavour == "user" else []), *arguments])
+
+    def make_user(self, places: Places) -> None:
+        """Makes the user of the system services, if it is not there."""
+        if places.sysusers is not None:
+            self.run(["systemd-sysusers", str(places.sysusers / SYSUSERS)])
+
+
+def install(installation: Installation, manager: Manager, environ: Mapping[str, str]) -> list[Path]:
+    """Writes the units, and has the manager start them with the machine or the user's session.
+
+    Nothing is started. Units of an earlier installation that are none of this one go.
+
+    Returns:
+        The files.
+
+    Raises:
+        ConfigError: something cannot work.
+        CodedError: the manager refused; what was there before is there again.
+    """
+    check(installation, environ)
+    files = written_files(installation)
+    gone = [path for path in _installed(installation.places) if path not in files]
+    with _restored_on_failure([*files, *gone]):
+        for path, (text, mode) in files.items():
+            _write(path, text, mode)
+        for path in gone:
+            path.unlink()
+        if isinstance(installation.what, LocalRun):
+            manager.make_user(installation.places)
+        manager("daemon-reload")
+        manager("enable", TARGET)
+    return list(files)
+
+
+def uninstall(places: Places, manager: Manager) -> list[Path]:
+    """Stops the services and removes their units; settings, runs and the user of the services stay.
+
+    Returns:
+        The files that were removed; none where nothing was installed.
+    """
+    found = _installed(places)
+    if not found:
+        return []
+    manager("disable", "--now", TARGET)
+    manager("stop", "parl-mq-*.service")
+    for path in found:
+        path.unlink()
+    manager("daemon-reload")
+    return found
+
+
+def _installed(places: Places) -> list[Path]:
+    """Unit files that `install` has written; those that somebody else has are left alone."""
+    paths = [places.units / name for name in all_names()]
+    return [path for path in paths if path.is_file() and path.read_text(encoding="utf-8").startswith(MARK)]
+
+
+def _write(path: Path, text: str, mode: int) -> None:
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    before = os.umask(0o777 & ~mode)  # of the whole process: commands that install have one thread
+    try:
+        write_atomically(path, text)
+    finally:
+        os.umask(before)
+
+
+@contextlib.contextmanager
+def _restored_on_failure(paths: Sequence[Path]) -> Iterator[None]:
+    before = {path: (path.read_bytes(), path.stat().st_mode) if path.is_file() else None for path in paths}
+    try:
+        yield
+    except BaseException:
+        for path, old in before.items():
+            if old is None:
+                path.unlink(missing_ok=True)
+            else:
+                path.write_bytes(old[0])
+                path.chmod(old[1])
+        raise
+
+
+def _run(command: Sequence[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=MANAGER_S, stdin=subprocess.DEVNULL)
+    if done.returncode != 0:
+        told = (done.stderr or done.stdout).strip()
+        raise CodedError(f"`{' '.join(command)}` ended with code {done.returncode}: {told}", EXIT_UNAVAILABLE)
+    return done.stdout

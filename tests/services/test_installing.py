@@ -1,0 +1,149 @@
+"""Putting units in their place and taking them away, with a service manager that only writes down what it is told."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from parl_mq.config.loader import load_config
+from parl_mq.errors import CodedError, ConfigError
+from parl_mq.services.installing import Manager, attached_actors, check, examine, install, uninstall
+from parl_mq.services.units import Installation, LocalRun, Places, all_names
+
+ENVIRON = {"USER": "nobody-here"}
+
+
+class Told:
+    """Commands that were run; the one that `refuses` names fails."""
+
+    def __init__(self, refuses=None):
+        self.commands = []
+        self._refuses = refuses
+
+    def __call__(self, command):
+        self.commands.append(" ".join(command))
+        if self._refuses in command:
+            raise CodedError("no", 69)
+        return ""
+
+
+@pytest.fixture
+def places(tmp_path):
+    return Places(tmp_path / "units", tmp_path / "settings", tmp_path / "runs")
+
+
+def local(places, *settings, flavour="user"):
+    config = load_config("cartpole-dqn", overrides=list(settings), environ={})
+    return Installation(LocalRun("cartpole", config), flavour, Path(sys.executable), places)
+
+
+def join_file(tmp_path, **values):
+    path = tmp_path / "lab.json"
+    path.write_text(json.dumps({"name": "lab", "role": "actor", "secret": "s3cret", **values}))
+    return path
+
+
+def test_units_and_settings_are_written_and_enabled(places):
+    told = Told()
+    files = install(local(places), Manager("user", told), ENVIRON)
+    assert {path.name for path in files} == {"cartpole.toml", *all_names()}
+    assert all(path.is_file() for path in files)
+    assert told.commands == ["systemctl --user daemon-reload", "systemctl --user enable parl-mq.target"]
+    assert load_config(places.settings / "cartpole.toml", environ={}).environment.id == "CartPole-v1"
+
+
+def test_system_services_get_a_user_first(tmp_path, places, monkeypatch):
+    told = Told()
+    monkeypatch.setattr("parl_mq.services.installing._package", lambda: Path("/opt/parl-mq"))
+    of_system = Places(places.units, places.settings, places.runs, tmp_path / "sysusers")
+    install(Installation(local(places).what, "system", Path("/bin/sh"), of_system), Manager("system", told), ENVIRON)
+    users = tmp_path / "sysusers" / "parl-mq.conf"
+    assert "u parl-mq " in users.read_text()
+    assert told.commands == [f"systemd-sysusers {users}", "systemctl daemon-reload", "systemctl enable parl-mq.target"]
+
+
+def test_a_join_file_is_kept_secret(tmp_path, places):
+    attached = Installation(attached_actors(join_file(tmp_path), 2), "user", Path(sys.executable), places)
+    install(attached, Manager("user", Told()), ENVIRON)
+    copy = places.settings / "lab.json"
+    assert copy.stat().st_mode & 0o777 == 0o600
+    assert json.loads(copy.read_text())["secret"] == "s3cret"
+
+
+@pytest.mark.parametrize("values", [{"role": "learner"}, {"name": "a b"}])
+def test_a_join_file_that_no_actor_can_use_is_refused(tmp_path, values):
+    with pytest.raises(ConfigError, match=r"lab\.json"):
+        attached_actors(join_file(tmp_path, **values), 1)
+
+
+def test_what_is_no_join_file_is_refused(tmp_path):
+    (tmp_path / "x").write_text("[]")
+    with pytest.raises(ConfigError, match="join-token"):
+        attached_actors(tmp_path / "x", 1)
+
+
+def test_another_installation_replaces_the_units_that_it_does_not_have(tmp_path, places):
+    install(local(places), Manager("user", Told()), ENVIRON)
+    attached = Installation(attached_actors(join_file(tmp_path), 2), "user", Path(sys.executable), places)
+    install(attached, Manager("user", Told()), ENVIRON)
+    assert sorted(path.name for path in places.units.iterdir()) == ["parl-mq-actor@.service", "parl-mq.target"]
+
+
+@pytest.mark.parametrize("refuses", ["daemon-reload", "enable"])
+def test_nothing_stays_where_the_manager_refuses(places, refuses):
+    with pytest.raises(CodedError):
+        install(local(places), Manager("user", Told(refuses)), ENVIRON)
+    assert list(places.units.iterdir()) == []
+    assert list(places.settings.iterdir()) == []
+
+
+def test_what_was_there_is_there_again_where_the_manager_refuses(places):
+    install(local(places, "seed=1"), Manager("user", Told()), ENVIRON)
+    before = {path: path.read_text() for path in [*places.units.iterdir(), *places.settings.iterdir()]}
+    with pytest.raises(CodedError):
+        install(local(places, "actor.num_actors=3", "seed=2"), Manager("user", Told("enable")), ENVIRON)
+    assert {path: path.read_text() for path in before} == before
+
+
+def test_uninstalling_stops_and_removes_units_alone(places):
+    told = Told()
+    install(local(places), Manager("user", Told()), ENVIRON)
+    (places.units / "other.service").write_text("[Service]\n")
+    assert len(uninstall(places, Manager("user", told))) == len(all_names())
+    assert [path.name for path in places.units.iterdir()] == ["other.service"]
+    assert (places.settings / "cartpole.toml").exists()
+    assert told.commands[0] == "systemctl --user disable --now parl-mq.target"
+
+
+def test_units_that_somebody_else_wrote_are_left_alone(places):
+    places.units.mkdir()
+    (places.units / "parl-mq.target").write_text("[Unit]\n")
+    told = Told()
+    assert uninstall(places, Manager("user", told)) == []
+    assert told.commands == []
+    assert (places.units / "parl-mq.target").exists()
+
+
+def test_import_paths_are_refused_before_anything_is_written(places):
+    with pytest.raises(ConfigError, match=r"corridor:Corridor-v0.*entry point"):
+        install(local(places, "environment.id=corridor:Corridor-v0"), Manager("user", Told()), ENVIRON)
+    assert not places.units.exists()
+
+
+def test_an_interpreter_that_is_none_is_refused(places):
+    installation = Installation(local(places).what, "user", Path("/nowhere/python"), places)
+    with pytest.raises(ConfigError, match="--python"):
+        check(installation, ENVIRON)
+
+
+@pytest.mark.parametrize("home", ["/home/me", "/root", "/run/user/1000"])
+def test_system_services_see_no_interpreter_in_a_home(places, home):
+    installation = Installation(local(places).what, "system", Path(f"{home}/venv/bin/python"), places)
+    told = [finding.what for finding in examine(installation, ENVIRON) if finding.about == "interpreter"]
+    assert any("which system services cannot see" in what for what in told)
+
+
+def test_users_are_told_that_services_end_when_they_log_out(places):
+    notes = [finding for finding in examine(local(places), ENVIRON) if finding.verdict == "note"]
+    assert any("enable-linger" in note.what for note in notes)

@@ -1,0 +1,174 @@
+"""The units that are rendered: what stands in them, and what systemd says of them."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from parl_mq.config.loader import load_config
+from parl_mq.services.units import MARK, AttachedActors, Installation, LocalRun, Places, all_names, quoted, render
+from tests.systemd_tools import need
+
+PYTHON = Path("/bin/sh")  # systemd looks whether it is a program
+MOST_EXPOSED = {"learner": 25}
+"""Ten times the score that a unit may have; 20 where nothing is said."""
+
+
+def local(*settings, flavour="system", name="cartpole", python=PYTHON):
+    config = load_config("cartpole-dqn", overrides=list(settings), environ={})
+    return Installation(LocalRun(name, config), flavour, python, Places.of(flavour, {"HOME": "/home/me"}))
+
+
+def attached(flavour="system", num_actors=3):
+    join = AttachedActors(Path("/x/lab.json"), "worker", num_actors)
+    return Installation(join, flavour, PYTHON, Places.of(flavour, {"HOME": "/home/me"}))
+
+
+def line_of(text, key):
+    return next(line.partition("=")[2] for line in text.splitlines() if line.startswith(f"{key}="))
+
+
+def test_target_wants_every_node():
+    target = render(local("actor.num_actors=2"))["parl-mq.target"]
+    assert line_of(target, "Wants").split() == [
+        "parl-mq-hub.service",
+        "parl-mq-replay@0.service",
+        "parl-mq-learner@0.service",
+        "parl-mq-actor@0.service",
+        "parl-mq-actor@1.service",
+        "parl-mq-evaluator.service",
+    ]
+
+
+def test_hub_goes_on_with_its_run_after_each_start():
+    hub = render(local())["parl-mq-hub.service"]
+    assert line_of(hub, "ExecStart") == (
+        "/bin/sh -P -m parl_mq hub --name hub --bind ipc://%t/parl-mq/hub --config /etc/parl-mq/cartpole.toml "
+        "--run-dir /var/lib/parl-mq/cartpole --resume"
+    )
+    assert line_of(hub, "ConditionPathExists") == "!/var/lib/parl-mq/cartpole/finished"
+
+
+def test_nodes_stop_in_order_before_the_hub():
+    units = render(local())
+    assert line_of(units["parl-mq-actor@.service"], "After").split() == [
+        "parl-mq-hub.service",
+        "parl-mq-replay@0.service",
+        "parl-mq-learner@0.service",
+    ]
+    assert line_of(units["parl-mq-learner@.service"], "After").split()[0] == "parl-mq-hub.service"
+
+
+def test_a_learner_takes_the_gpu_of_its_index_and_waits_for_a_driver():
+    learner = render(local("node.device=cuda"))["parl-mq-learner@.service"]
+    assert "--set node.device=cuda:%i" in line_of(learner, "ExecStart")
+    assert line_of(learner, "RestartPreventExitStatus") == "2 77"
+    on_cpu = render(local("node.device=cpu"))["parl-mq-learner@.service"]
+    assert line_of(on_cpu, "RestartPreventExitStatus") == "2 77 78"
+
+
+def test_settings_of_the_machine_reach_every_node():
+    units = render(local("node.ring_directory=/data/my rings", "node.log_level=debug"))
+    for name in units.keys() - {"parl-mq.target"}:
+        assert 'Environment="PARL_MQ_NODE__RING_DIRECTORY=/data/my rings"' in units[name]
+        assert 'Environment="PARL_MQ_NODE__LOG_LEVEL=debug"' in units[name]
+    assert line_of(units["parl-mq-replay@.service"], "ReadWritePaths") == '"/data/my rings"'
+
+
+def test_units_of_a_user_have_no_line_that_needs_root():
+    for text in render(local(flavour="user")).values():
+        for key in ("User", "ProtectSystem", "PrivateDevices", "CapabilityBoundingSet", "StateDirectory"):
+            assert f"\n{key}=" not in text
+        assert "system|" not in text
+        assert "user|" not in text
+
+
+def test_units_of_a_user_lie_in_his_home():
+    hub = render(local(flavour="user"))["parl-mq-hub.service"]
+    assert "--config /home/me/.config/parl-mq/cartpole.toml" in line_of(hub, "ExecStart")
+    assert "--run-dir /home/me/.local/state/parl-mq/cartpole" in line_of(hub, "ExecStart")
+
+
+def test_attached_actors_get_the_join_file_as_a_credential():
+    units = render(attached())
+    assert units.keys() == {"parl-mq.target", "parl-mq-actor@.service"}
+    actor = units["parl-mq-actor@.service"]
+    assert line_of(actor, "LoadCredential") == "join:/etc/parl-mq/lab.json"
+    assert line_of(actor, "ExecStart").endswith("actor --name worker.%i --join %d/join")
+    assert line_of(actor, "DynamicUser") == "yes"
+    assert line_of(units["parl-mq.target"], "Wants").count("parl-mq-actor@") == 3
+    assert "IPAddressDeny" not in actor
+
+
+def test_attached_actors_of_a_user_read_the_join_file_themselves():
+    actor = render(attached("user"))["parl-mq-actor@.service"]
+    assert line_of(actor, "ExecStart").endswith("--join /home/me/.config/parl-mq/lab.json")
+    assert "LoadCredential" not in actor
+
+
+def test_every_unit_says_who_wrote_it():
+    assert all(text.startswith(MARK) for text in render(local()).values())
+    assert render(local()).keys() == set(all_names())
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("/opt/x", "/opt/x"),
+        ("/my dir/x", '"/my dir/x"'),
+        ("50%", "50%%"),
+        ("$HOME", "$$HOME"),
+        ('a"b\\', '"a\\"b\\\\"'),
+    ],
+)
+def test_words_come_through_as_they_are(text, word):
+    assert quoted(text) == word
+
+
+def written(installation, folder):
+    """The units as files; an instance of each template."""
+    paths = []
+    for name, text in render(installation).items():
+        path = folder / name.replace("@.", "@0.")
+        path.write_text(text)
+        paths.append(path)
+    return paths
+
+
+@pytest.mark.parametrize(
+    "installation",
+    [local(), local("node.device=cuda", "node.ring_directory=/my rings"), local(name="a.b-c"), attached()],
+    ids=["run", "gpu", "named", "attached"],
+)
+def test_systemd_has_nothing_to_say_against_the_units(installation, tmp_path):
+    need("systemd-analyze")
+    paths = written(installation, tmp_path)
+    done = subprocess.run(["systemd-analyze", "verify", "--man=no", *paths], capture_output=True, text=True)
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def test_systemd_has_nothing_to_say_against_the_units_of_a_user(tmp_path):
+    need("systemd-analyze")
+    paths = written(local(flavour="user"), tmp_path)
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--user", "--man=no", *paths],
+        capture_output=True,
+        text=True,
+        env={"XDG_RUNTIME_DIR": str(tmp_path), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
+    )
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("installation", [local("node.device=cuda"), attached()], ids=["run", "attached"])
+def test_services_are_shut_off(installation, tmp_path):
+    need("systemd-analyze")
+    for path in written(installation, tmp_path):
+        if path.suffix == ".service":
+            role = path.name.removeprefix("parl-mq-").partition("@")[0].partition(".")[0]
+            threshold = MOST_EXPOSED.get(role, 20)
+            done = subprocess.run(
+                ["systemd-analyze", "security", "--offline=true", f"--threshold={threshold}", "--no-pager", path],
+                capture_output=True,
+                text=True,
+            )
+            assert done.returncode == 0, done.stdout
