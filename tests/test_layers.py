@@ -43,6 +43,7 @@ HOMES: Final = {
     "rich": {"bench", "cli", "observe"},
     "matplotlib": {"bench", "observe"},
     "PIL": {"observe"},
+    "wandb": {"observe"},
     "imageio_ffmpeg": {"observe"},
 }
 NEVER: Final = {"pickle", "cloudpickle", "dill", "marshal", "shelve", "joblib"}

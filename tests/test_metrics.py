@@ -2,7 +2,7 @@
 
 import pytest
 
-from parl_mq.metrics import METRICS, is_known, metric_of
+from parl_mq.metrics import METRICS, is_known, labelled, metric_of, parted
 
 
 def test_names_are_unique() -> None:
@@ -22,3 +22,15 @@ def test_unknown_names_are_unknown() -> None:
     assert not is_known("updates")
     with pytest.raises(KeyError):
         metric_of("updates")
+
+
+def test_a_labelled_key_is_read_back() -> None:
+    key = labelled("replay_priority_rows", le="+Inf")
+    assert is_known(key)
+    assert parted(key) == ("replay_priority_rows", {"le": "+Inf"})
+    assert parted("loss") == ("loss", {})
+
+
+@pytest.mark.parametrize("key", ['loss{le="1"}', 'replay_priority_rows{x="1"}', "replay_priority_rows{", "", "a b"])
+def test_what_is_no_key_is_unknown(key: str) -> None:
+    assert not is_known(key)

@@ -228,6 +228,11 @@ class NodeConfig(Section):
             or, where nobody watches over it, another process may take over its name.
         capture_directory: every process writes the messages that it sends and receives to a file there, for
             `parl-mq wire dump`; None: none is kept.
+        metrics_port: of a hub: every node's figures are served for Prometheus at this port, 0 for any free one, under
+            `/metrics`; None: they are not.
+        metrics_host: address of this machine at which they are served. Whoever reaches it can read them.
+        tensorboard: of a hub: figures are also written as TensorBoard events, under `tensorboard` in the run directory.
+        wandb_project: of a hub: figures also go to this project of Weights & Biases; None: they do not.
     """
 
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
@@ -239,6 +244,10 @@ class NodeConfig(Section):
     max_restarts: NonNegativeInt = 5
     busy_limit_s: PositiveFloat = 60.0
     capture_directory: Path | None = None
+    metrics_port: Annotated[int, Field(ge=0, le=65_535)] | None = None
+    metrics_host: str = "127.0.0.1"
+    tensorboard: bool = True
+    wandb_project: str | None = None
 
 
 def algorithm_settings(name: str) -> type[AlgorithmConfig]:

@@ -96,6 +96,7 @@ class Learner:
         self._num_skipped_in_a_row = 0
         self._recent: defaultdict[str, float] = defaultdict(float)
         self._num_recent = 0
+        self._stage_s = self._update_s = self._publish_s = 0.0
 
     @property
     def num_updates(self) -> int:
@@ -108,7 +109,12 @@ class Learner:
         Raises:
             ParlError: too many updates in a row had a loss that was not finite.
         """
-        outcome = self._trainer.update(training_batch(rows, self._spec, self._beta))
+        began_at = self._clock()
+        batch = training_batch(rows, self._spec, self._beta)
+        staged_at = self._clock()
+        outcome = self._trainer.update(batch)
+        self._stage_s += staged_at - began_at
+        self._update_s += self._clock() - staged_at
         self._count(outcome.figures, was_skipped=outcome.was_skipped)
         is_publication_due = not outcome.was_skipped and self.num_updates % self._config.publish_every_updates == 0
         published = self.publish() if is_publication_due else None
@@ -116,16 +122,25 @@ class Learner:
 
     def publish(self) -> WeightsSnapshot:
         """The weights as they are now, under the next version: the first is (generation, 0)."""
-        version = self._next_version
+        version, began_at = self._next_version, self._clock()
         self._next_version = version._replace(counter=version.counter + 1)
-        return WeightsSnapshot.of(version, self.num_updates, pack(self._trainer.policy_weights()))
+        snapshot = WeightsSnapshot.of(version, self.num_updates, pack(self._trainer.policy_weights()))
+        self._publish_s += self._clock() - began_at
+        return snapshot
 
     def take_figures(self) -> dict[str, float]:
         """Totals, and means of the trainer's figures over the updates since the last call; none if there were none."""
         means = {name: total / self._num_recent for name, total in self._recent.items()}
         self._recent.clear()
         self._num_recent = 0
-        return {"updates_total": self.num_updates, "skipped_updates_total": self._num_skipped, **means}
+        return {
+            "updates_total": self.num_updates,
+            "skipped_updates_total": self._num_skipped,
+            "learner_stage_seconds_total": self._stage_s,
+            "learner_update_seconds_total": self._update_s,
+            "learner_publish_seconds_total": self._publish_s,
+            **means,
+        }
 
     def checkpoint(self) -> Checkpoint:
         """All that is needed to go on exactly; later updates do not touch it, so another thread may save it."""

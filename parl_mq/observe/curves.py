@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from parl_mq.errors import RecordError
-from parl_mq.observe.files import METRICS
+from parl_mq.observe.files import METRICS, metrics_files
 
 TAIL_BYTES: Final = 1 << 18
 """Of the record's end, which hold its newest figures: a row of them takes 2 KB, one of 10,000 episodes 150 KB."""
@@ -91,7 +91,7 @@ def read_curve(run_dir: Path) -> Curve:
     judged: list[_Point] = []
     newest: Mapping[str, Any] = {}
     wall_s = 0.0
-    for place, row in _rows(run_dir / METRICS):
+    for place, row in _rows(run_dir):
         match row:
             case {
                 "kind": "evaluation",
@@ -121,12 +121,12 @@ def has_ended(run_dir: Path) -> bool:
 
     A run that was resumed and still goes has a summary of its earlier part, but its newest figures are not the last.
     """
-    try:
-        with (run_dir / METRICS).open("rb") as file:
-            file.seek(max(0, file.seek(0, SEEK_END) - TAIL_BYTES))
-            lines = file.read().splitlines()
-    except FileNotFoundError:
+    files = metrics_files(run_dir)
+    if not files:
         return True
+    with files[-1].open("rb") as file:
+        file.seek(max(0, file.seek(0, SEEK_END) - TAIL_BYTES))
+        lines = file.read().splitlines()
     for line in reversed(lines):
         with suppress(ValueError):  # cut off
             row = json.loads(line)
@@ -167,12 +167,18 @@ EMPTY: Final = Curve(Exploration(*_columns([])), Evaluations(*_columns([]), ()),
 """Of a run that recorded nothing yet."""
 
 
-def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Each whole row with its place."""
+def _rows(run_dir: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Each whole row with its place, those of earlier parts first."""
+    files = metrics_files(run_dir)
+    if not files:
+        raise RecordError(f"{run_dir} holds no run's metrics: there is no {METRICS} in it")
+    for path in files:
+        yield from _rows_of(path)
+
+
+def _rows_of(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except FileNotFoundError as error:
-        raise RecordError(f"{path.parent} holds no run's metrics: there is no {path.name} in it") from error
     except OSError as error:
         raise RecordError(f"{path} cannot be read: {error.strerror}") from error
     for number, line in enumerate(lines, start=1):

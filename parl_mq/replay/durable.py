@@ -1,10 +1,10 @@
-"""Files that are replaced whole, and are on the disk when the call returns if they are to last."""
+"""Files that are replaced whole, and are on the disk when the call returns if they are to last; or added to whole."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -32,6 +32,23 @@ def replacing(path: Path, *, lasting: bool = True) -> Iterator[BinaryIO]:
         temporary.unlink(missing_ok=True)
     if lasting:
         sync_directory(path.parent)
+
+
+def append(path: Path, content: bytes) -> None:
+    """Adds to a file, which is made if it is not there.
+
+    Raises:
+        OSError: it cannot be written; no part of the content stays.
+    """
+    with path.open("ab", buffering=0) as file:
+        before, rest = file.seek(0, os.SEEK_END), memoryview(content)
+        try:
+            while rest:  # a disk that becomes full takes a part
+                rest = rest[file.write(rest) :]
+        except OSError:
+            with suppress(OSError):  # what was said first is the reason
+                file.truncate(before)
+            raise
 
 
 def sync_directory(directory: Path) -> None:

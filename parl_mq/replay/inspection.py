@@ -11,6 +11,7 @@ import numpy.typing as npt
 from parl_mq.replay.keys import key_prefix
 from parl_mq.replay.layout import LIVE
 from parl_mq.replay.ring_view import RingView, ShardView
+from parl_mq.replay.watching import effective_rows
 
 NUM_BINS: Final = 12
 """Of the histogram, between the least and the largest priority, of equal ratios."""
@@ -144,7 +145,7 @@ def inspect_ring(view: RingView, *, num_top: int = 10) -> RingFigures:
         num_senders=len({mark.name for shard in shards for mark in shard.account.senders}),
         max_magnitude=max(shard.account.max_magnitude for shard in shards),
         total_priority=total,
-        effective_rows=_effective(weights),
+        effective_rows=effective_rows(weights),
         oldest=int(ages.max(initial=0)),
         mean_age=float(ages.mean()) if len(ages) else 0.0,
         mean_drawn_age=float(ages @ weights / weights.sum()) if len(ages) else 0.0,
@@ -165,14 +166,6 @@ def _live_rows(shard: ShardView, prefix: int) -> _LiveRows:
 
 def _joined(pieces: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
     return np.concatenate(pieces)
-
-
-def _effective(weights: Floats) -> float:
-    largest = weights.max(initial=0.0)
-    if largest == 0.0:
-        return 0.0
-    shares = weights / largest  # their squares neither vanish nor overflow
-    return float(shares.sum() ** 2 / (shares @ shares))
 
 
 def _histogram(priorities: Floats) -> Histogram:

@@ -121,6 +121,19 @@ class Ring:
         """The largest magnitude that was ever applied; 0 at first."""
         return self.shard.max_magnitude
 
+    def some_priorities(self, number: int, rng: np.random.Generator) -> Values:
+        """Priorities of so many of the rows that count, drawn evenly; of all, in order, where there are no more."""
+        tail, committed = self.rows.tail, self.rows.committed
+        is_all = number >= committed - tail
+        positions = np.arange(tail, committed) if is_all else rng.integers(tail, committed, number)
+        return self._segment.leaves[positions % self.rows.num_rows]
+
+    def ages(self, keys: Keys) -> Values:
+        """How far from the newest row each lies, in shares of all rows that count: 0 to 1."""
+        committed, tail = self.rows.committed, self.rows.tail
+        behind = committed - 1 - (keys - np.uint64(self.prefix)).astype(np.int64)
+        return np.clip(behind / max(1, committed - tail), 0.0, 1.0)
+
     def total(self) -> float:
         """Sum of all leaves."""
         return self.shard.total()

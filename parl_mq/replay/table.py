@@ -22,7 +22,7 @@ from parl_mq.replay._shard import largest_magnitude, totals, update
 from parl_mq.replay._sum_tree import SumTree
 from parl_mq.replay.contents import RingAccount, StoredContents
 from parl_mq.replay.draws import KEYS, PROBABILITIES, Draw, draw_columns
-from parl_mq.replay.keys import Keys, key_prefix
+from parl_mq.replay.keys import POSITION_BITS, Keys, key_prefix
 from parl_mq.replay.layout import RowLayout
 from parl_mq.replay.mapping import COMMITTED, RESERVED, TAIL, Segment, SegmentIdentity, new_segment
 from parl_mq.replay.memory import check_memory
@@ -38,6 +38,7 @@ from parl_mq.replay.snapshot import Snapshot, open_snapshot, write_snapshot
 from parl_mq.spec import Column, TableSpec
 
 Magnitudes = npt.NDArray[np.float64]
+Values = npt.NDArray[np.float64]
 
 FIRST_MAGNITUDE: Final = 1.0
 """The running maximum before any magnitude was given."""
@@ -457,6 +458,35 @@ class Table:
                 pass
         if self.num_live == 0:
             raise TableEmpty(f"table {self.settings.name} has no rows to draw")
+
+    def ages(self, keys: Keys) -> Values:
+        """Live rows that came after each of these, about: those of a shard lie evenly among its dead ones.
+
+        Args:
+            keys: [B] of live rows.
+
+        Returns:
+            [B], 0 for the newest; a row that has gone meanwhile counts as the oldest.
+        """
+        ages = np.zeros(len(keys))
+        for ring in self._rings:
+            is_here = (keys >> POSITION_BITS) == (ring.prefix >> POSITION_BITS)
+            ages[is_here] = ring.ages(keys[is_here])
+        return ages * self.num_live
+
+    def some_priorities(self, most: int, rng: np.random.Generator) -> tuple[Values, float]:
+        """Priorities of some rows, those of 0 left out, while others go on; and how many rows each stands for.
+
+        Args:
+            most: rows that are looked at; where there are fewer, all are.
+            rng: which.
+        """
+        num_rows = [ring.rows.committed - ring.rows.tail for ring in self._rings]
+        share = min(1.0, most / max(1, sum(num_rows)))
+        some = np.concatenate(
+            [ring.some_priorities(round(n * share), rng) for ring, n in zip(self._rings, num_rows, strict=True)]
+        )
+        return some[some > 0.0], sum(num_rows) / max(1, len(some))
 
     def update_priorities(self, keys: Keys, magnitudes: Magnitudes) -> UpdateCounts:
         """Gives rows new priorities; where a key stands twice, the last one counts.

@@ -172,9 +172,11 @@ class Actor:
         self._told_steps = 0
         self._replays = replays
         self._env_steps = 0
+        self._acted_s = 0.0
 
     async def run(self, weights: WeightsClient) -> None:
         """Collects until the stop, then sees its last rows acknowledged or gives them up."""
+        self._link.status.links += [self._replays, weights]
         async with asyncio.TaskGroup() as tasks:
             background = [tasks.create_task(self._replays.run()), tasks.create_task(weights.run())]
             self._link.status.waits("the learner's first weights")
@@ -194,17 +196,23 @@ class Actor:
 
     async def _act_with(self, snapshot: WeightsSnapshot) -> None:
         await self._rollout.act_with(snapshot)
-        self._link.status.counters["weights_version"] = snapshot.version.counter
+        self._link.status.counters.update(
+            weights_generation=snapshot.version.generation,
+            weights_version=snapshot.version.counter,
+            weights_updates=snapshot.updates,
+        )
 
     async def _collect_until_stopped(self) -> None:
         while not self._stop.is_set():
             if not await self._has_credit():
                 continue
+            began_at = time.monotonic()
             try:
                 collected = await self._rollout.collect(self._replays.target.book.available_rows)
             except EnvironmentFault as fault:
                 await self._recover(fault)
                 continue
+            self._acted_s += time.monotonic() - began_at
             self._note(collected)
             if collected.fragments is not None:
                 await self._replays.target.insert(collected.fragments, self._stop)
@@ -249,6 +257,7 @@ class Actor:
             env_steps_total=self._env_steps,
             environment_faults_total=self._rollout.faults.num_faults,
             **self._replays.counters(),
+            acting_seconds_total=self._acted_s,
         )
 
     async def _send_cut(self) -> bool:

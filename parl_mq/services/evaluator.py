@@ -33,6 +33,7 @@ async def serve(options: NodeOptions, stop: StopSignal) -> int:
             await work(prepare_training_thread, config.actor.threads)
             evaluator, policy = await work(build_evaluator, config)
             weights = WeightsClient(network.connect(welcome.weights_endpoint))
+            link.status.links.append(weights)
             judge = Judge(link, work, stop, evaluator, policy)
             async with asyncio.TaskGroup() as tasks:
                 fetching = tasks.create_task(weights.run())

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from parl_mq.errors import RecordError
-from parl_mq.replay.durable import replacing
+from parl_mq.replay.durable import append, replacing
 
 
 def write_atomically(path: Path, text: str, *, lasting: bool = True) -> None:
@@ -32,15 +31,8 @@ def append_line(path: Path, line: str) -> None:
     Raises:
         RecordError: it cannot be written; no part of the line stays.
     """
-    with writing(path), path.open("ab", buffering=0) as file:
-        before, rest = file.seek(0, os.SEEK_END), memoryview(f"{line}\n".encode())
-        try:
-            while rest:  # a disk that becomes full takes a part
-                rest = rest[file.write(rest) :]
-        except OSError:
-            with suppress(OSError):  # what was said first is the reason
-                file.truncate(before)
-            raise
+    with writing(path):
+        append(path, f"{line}\n".encode())
 
 
 @contextmanager

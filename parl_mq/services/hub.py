@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 import uuid
 from collections import Counter, deque
@@ -18,11 +19,16 @@ from parl_mq.errors import EXIT_OK, ConfigError, WireError
 from parl_mq.learn.checkpoint import Checkpoint, save_best
 from parl_mq.net.channel import SendOutcome, ServerChannel
 from parl_mq.net.zmq_channel import Network
+from parl_mq.observe.prometheus import HUB, NodeFigures, page
+from parl_mq.observe.sinks import make_sinks
 from parl_mq.services.backlog import Backlog
 from parl_mq.services.complaints import Complaints
 from parl_mq.services.hub_state import HubState, Outgoing
+from parl_mq.services.metrics_page import serving_metrics
 from parl_mq.services.network import network_of
 from parl_mq.services.notify import Notifier
+from parl_mq.services.process_figures import process_figures
+from parl_mq.services.recording import Record
 from parl_mq.services.run_directory import RunDirectory
 from parl_mq.services.runtime import SUPERVISOR_GONE, NodeOptions, StopSignal
 from parl_mq.services.tally import Evaluation
@@ -33,6 +39,7 @@ from parl_mq.wire.messages import EvaluationFinished, Goodbye, ToHub, Weights
 
 TICK_S: Final = 0.25
 METRICS_EVERY_S: Final = 1.0
+NODES_EVERY_S: Final = 10.0
 
 log = logging.getLogger("parl_mq")
 
@@ -65,6 +72,7 @@ class Hub:
     ) -> None:
         self._control = network.bind(control_endpoint)
         self._directory = RunDirectory(options.directory)
+        self._record = Record(self._directory)
         before = self._directory.read_memory()
         self._weights = _bind_weights(network, self._control.endpoint, before.weights_endpoint)
         self._stop = stop
@@ -83,21 +91,28 @@ class Hub:
         )
         self._control_complaints, self._weights_complaints = Complaints("control"), Complaints("weights")
         self._is_done = asyncio.Event()
-        self._next_metrics_at = 0.0
-        self._directory.write_endpoint(self._control.endpoint)
+        self._next_metrics_at = self._next_nodes_at = 0.0
+        self._record.attempt(lambda: self._directory.write_endpoint(self._control.endpoint), again="endpoint")
         self._notifier.ready(f"listens at {self._control.endpoint}")
 
     async def run(self) -> int:
         """Serves until the run is over; returns the exit code."""
-        async with asyncio.TaskGroup() as tasks:
-            served = [
-                tasks.create_task(serve)
-                for serve in (self._serve_control(), self._serve_weights(), self._tick(), self._watch_stop())
-            ]
-            await self._is_done.wait()
-            for task in served:
-                task.cancel()
+        self._record.sinks = await asyncio.to_thread(make_sinks, self._config, self._directory.path, self._state.run_id)
+        async with serving_metrics(self._config.node, self._page) as address:
+            if address is not None:
+                self._record.attempt(lambda: self._directory.write_metrics_address(address))
+            async with asyncio.TaskGroup() as tasks:
+                served = [
+                    tasks.create_task(serve)
+                    for serve in (self._serve_control(), self._serve_weights(), self._tick(), self._watch_stop())
+                ]
+                await self._is_done.wait()
+                for task in served:
+                    task.cancel()
         self._record_metrics()
+        self._record.feed(math.inf, time.time(), self._num_env_steps, self._figures())
+        for sink in self._record.sinks:
+            sink.close()
         self._directory.write_summary(self.summary())
         self._directory.note_end()
         self._directory.forget_endpoint()
@@ -142,7 +157,6 @@ class Hub:
         decode = Decoder(ToHub)
         while True:
             for peer, frames in await self._control.receive_many():
-                before = len(self._state.tally.evaluations)
                 try:
                     message, _ = decode(frames)
                     outgoing = self._state.handle(peer, message, time.monotonic())
@@ -153,7 +167,7 @@ class Hub:
                     log.error("a node has failed: %s", message.error)
                 if isinstance(message, EvaluationFinished):
                     self._store.release(WeightsVersion(*message.version))
-                for evaluation in self._state.tally.evaluations[before:]:
+                for evaluation in self._state.tally.take_evaluations():
                     self._record_evaluation(evaluation)
                 self._send(outgoing)
                 self._after_change()
@@ -166,7 +180,7 @@ class Hub:
                     message, arrays = decode(frames)
                     self._backlog.send(self._store.handle(peer, message, arrays, time.monotonic()))
                     if self._store.newest is not None:
-                        self._state.note_weights(self._store.newest.version)
+                        self._state.note_weights(self._store.newest.version, self._store.newest.updates)
                 except WireError as error:
                     self._weights_complaints.note(peer, error)
 
@@ -196,7 +210,7 @@ class Hub:
     def _send(self, outgoing: Iterable[Outgoing]) -> None:
         """Sends, after what has been settled is written: nobody hears of anything that a restart would not know."""
         if self._state.take_settled():
-            self._directory.write_memory(self._state.memory(time.monotonic()))
+            self._record.attempt(lambda: self._directory.write_memory(self._state.memory(time.monotonic())))
         queue = deque(outgoing)
         while queue:
             peer, message = queue.popleft()
@@ -205,17 +219,49 @@ class Hub:
 
     def _record_metrics(self) -> None:
         now = time.monotonic()
-        time_s = round(self._state.wall_s(now), 3)
-        figures = self._state.figures()
-        dropped_here = self._control_complaints.num_dropped + self._weights_complaints.num_dropped
-        figures["dropped_messages_total"] = figures.get("dropped_messages_total", 0.0) + dropped_here
-        self._directory.append_metrics({"kind": "figures", "time_s": time_s, "phase": self._state.phase, **figures})
-        self._directory.write_memory(self._state.memory(now))
-        self._directory.write_status(self._state.status(now).model_dump(mode="json", exclude={"kind"}))
+        time_s, figures = round(self._state.wall_s(now), 3), self._figures()
+        self._record.append({"kind": "figures", "time_s": time_s, "phase": self._state.phase, **figures})
+        if now >= self._next_nodes_at:
+            self._next_nodes_at = now + NODES_EVERY_S
+            self._record.append({"kind": "nodes", "time_s": time_s, "nodes": self._figures_of_nodes(now)})
+        self._record.feed(time_s, time.time(), self._num_env_steps, figures)
+        self._record.round(
+            lambda: self._directory.write_memory(self._state.memory(now)),
+            lambda: self._directory.write_status(self._state.status(now).model_dump(mode="json", exclude={"kind"})),
+        )
+        self._state.trouble = self._record.trouble
+
+    def _figures(self) -> dict[str, float]:
+        """The run's, with those of this process."""
+        figures, own = self._state.figures(), self._own_figures()
+        for name in ("dropped_messages_total", "cpu_seconds_total", "rss_bytes", "rss_anon_bytes"):
+            own[name] += figures.get(name, 0.0)
+        return {**figures, "run_seconds": self._state.wall_s(time.monotonic()), **own}
+
+    def _own_figures(self) -> dict[str, float]:
+        return {
+            **process_figures(),
+            "dropped_messages_total": self._control_complaints.num_dropped + self._weights_complaints.num_dropped,
+            "failed_writes_total": self._record.num_failed,
+            "unwritten_rows": self._record.num_waiting,
+        }
+
+    def _figures_of_nodes(self, now: float) -> dict[str, dict[str, float]]:
+        told = {node.name: dict(node.figures) for node in self._state.node_figures(now)}
+        return {**told, HUB: self._own_figures()}
+
+    def _page(self) -> str:
+        """What Prometheus is given."""
+        nodes = [*self._state.node_figures(time.monotonic()), NodeFigures(HUB, HUB, self._own_figures())]
+        return page(self._state.info(), self._figures(), nodes)
+
+    @property
+    def _num_env_steps(self) -> int:
+        return int(self._state.tally.sum("env_steps_total"))
 
     def _record_evaluation(self, evaluation: Evaluation) -> None:
         report = evaluation.report
-        self._directory.append_metrics(
+        self._record.append(
             {
                 "kind": "evaluation",
                 "time_s": round(evaluation.wall_s, 3),
@@ -233,7 +279,8 @@ class Hub:
             log.warning("the best weights so far, version %s, went with an earlier hub: not kept", report.version)
         elif evaluation.is_best and snapshot is not None:
             values = {"eval_return": evaluation.mean_return, "env_steps": evaluation.env_steps}
-            save_best(self._directory.checkpoints, Checkpoint(report.updates, snapshot.payload, values=values))
+            best = Checkpoint(report.updates, snapshot.payload, values=values)
+            self._record.attempt(lambda: save_best(self._directory.checkpoints, best), again="best")
 
 
 async def serve(options: NodeOptions, hub: HubOptions, stop: StopSignal) -> int:

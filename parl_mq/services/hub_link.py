@@ -7,16 +7,16 @@ import contextlib
 import logging
 import math
 import os
-import resource
 import socket
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar, assert_never
+from typing import Any, Final, Protocol, TypeVar, assert_never
 
 from parl_mq.errors import PeerTimeout, Refused
 from parl_mq.net.channel import ClientChannel
+from parl_mq.services.process_figures import process_figures
 from parl_mq.services.runtime import StopSignal
 from parl_mq.spec import TableSpec
 from parl_mq.wire.codec import Decoder, encode
@@ -58,6 +58,13 @@ REPEAT_HELLO_S: Final = 2.0
 log = logging.getLogger("parl_mq")
 
 
+class Reconnecting(Protocol):
+    """A link to a peer, whose connection may break and come back."""
+
+    @property
+    def num_reconnects(self) -> int: ...  # noqa: D102 - times that it came back
+
+
 class NodeStatus:
     """What a node says of itself in its heartbeats; the service writes it, the link reads it.
 
@@ -65,13 +72,16 @@ class NodeStatus:
         progress: grows whenever the work loop got something done.
         state: one word for the progress view.
         counters: metric name -> value since the process started.
+        links: those whose reconnects are counted.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.progress = 0
         self.state = "starting"
         self.counters: dict[str, float] = {}
+        self.links: list[Reconnecting] = []
         self._clock = clock
+        self._waited_s = 0.0
         self._waits_for: Callable[[], str] | None = None
         self._waits_since = 0.0
 
@@ -79,7 +89,9 @@ class NodeStatus:
         """The work loop got something done."""
         self.progress += 1
         self.state = state
-        self._waits_for = None
+        if self._waits_for is not None:
+            self._waited_s += self._clock() - self._waits_since
+            self._waits_for = None
 
     def waits(self, what: str | Callable[[], str]) -> None:
         """The work loop has nothing to do until something happens elsewhere.
@@ -101,11 +113,15 @@ class NodeStatus:
         return self._waits_for() + (f" (for {duration_s:.0f} s)" if duration_s >= LONG_S else "")
 
     def measured(self) -> dict[str, float]:
-        """The counters that are finite, with the process's own memory and processor time."""
-        usage = resource.getrusage(resource.RUSAGE_SELF)
-        cpu_s = usage.ru_utime + usage.ru_stime
+        """The counters that are finite, with the process's own memory and times."""
         finite = {name: value for name, value in self.counters.items() if math.isfinite(value)}
-        return {**finite, "rss_bytes": _resident_bytes(), "cpu_seconds_total": cpu_s}
+        waits_s = 0.0 if self._waits_for is None else self._clock() - self._waits_since
+        return {
+            **finite,
+            **process_figures(),
+            "waiting_seconds_total": self._waited_s + waits_s,
+            "reconnects_total": sum(link.num_reconnects for link in self.links),
+        }
 
 
 @dataclass(slots=True)
@@ -131,6 +147,7 @@ class HubLink:
         run_state: what has been settled so far; None before the hub has said it.
         on_progress: called with each RunProgress; only supervisors get any.
         run_is_done: the stop that has come was the run's own end: nothing is kept for a resumption.
+        num_reconnects: times that the hub has welcomed this node again.
     """
 
     def __init__(
@@ -146,6 +163,8 @@ class HubLink:
         self.run_state: RunState | None = None
         self.on_progress: Callable[[RunProgress], None] | None = None
         self.run_is_done = False
+        self.num_reconnects = 0
+        self.status.links.append(self)
         self._channel = channel
         self._stop = stop
         self._decode = Decoder(FromHub)
@@ -345,7 +364,9 @@ class HubLink:
         for delivery in self._deliveries:
             delivery.behind = None
         self._send_deliveries()
-        if not self._welcome.done():
+        if self._welcome.done():
+            self.num_reconnects += 1
+        else:
             self._welcome.set_result(welcome)
 
     def _refuse(self, refused: HelloRefused) -> None:
@@ -368,8 +389,3 @@ FromHubMessage = (
     | RunProgress
     | RunStatus
 )
-
-
-def _resident_bytes() -> float:
-    with open("/proc/self/statm") as statm:
-        return float(int(statm.read().split()[1]) * resource.getpagesize())

@@ -12,6 +12,7 @@ from typing import Any, Final, assert_never
 from parl_mq.config.models import RunConfig
 from parl_mq.errors import EXIT_CONFIG, WireError
 from parl_mq.net.channel import PeerId
+from parl_mq.observe.prometheus import NodeFigures
 from parl_mq.services.books import RowCounts
 from parl_mq.services.claims import Claims, superseded
 from parl_mq.services.ending import FINAL_EVALUATION, EndSequence, Stage
@@ -69,9 +70,11 @@ class HubState:
     """All that the hub decides.
 
     Attributes:
+        run_id: of the run.
         phase: `starting`, `filling`, `training`, `stopping` or `done`.
         tally: figures and evaluations.
         error: what made the run fail, with its exit code, or None.
+        trouble: what people should see to while the run goes on, or None.
     """
 
     def __init__(
@@ -99,11 +102,12 @@ class HubState:
         self.phase = before.phase if was_here else "starting"
         self.stop_reason = ""
         self.error: tuple[str, int] | None = None
+        self.trouble: str | None = None
         self.was_interrupted = False
         self.time_to_target_s = before.time_to_target_s
         self.first_step_s = before.first_step_s if was_here else None
         self._config = config
-        self._run_id = run_id
+        self.run_id = run_id
         self._weights_endpoint = weights_endpoint
         self._started_at = started_at
         self._before = before
@@ -118,6 +122,7 @@ class HubState:
         self._end: EndSequence | None = None
         self._stopped_roles: set[Role] = set()
         self._newest: WeightsVersion | None = None
+        self._newest_updates = 0
         self._ticked_at = now
         self._has_settled = True
         if was_here and before.stop is not None:
@@ -204,7 +209,7 @@ class HubState:
             self._generation += 1
         self._has_settled = True
         welcome = Welcome(
-            run_id=self._run_id,
+            run_id=self.run_id,
             index=node.index,
             config=self._config.model_dump(mode="json", exclude={"node"}),
             generation=self._generation if hello.role == "learner" else 0,
@@ -219,8 +224,8 @@ class HubState:
         if hello.protocol != PROTOCOL_VERSION:
             reason = f"{hello.name} speaks protocol {hello.protocol}, this run speaks {PROTOCOL_VERSION}"
             return HelloRefused(reason=f"{reason}; install the same version on both machines", exit_code=EXIT_CONFIG)
-        if hello.run_id not in (None, self._run_id):
-            reason = f"{hello.name} belongs to run {hello.run_id}, this is run {self._run_id}"
+        if hello.run_id not in (None, self.run_id):
+            reason = f"{hello.name} belongs to run {hello.run_id}, this is run {self.run_id}"
             return HelloRefused(reason=reason, exit_code=EXIT_CONFIG)
         known = self._roster.named(hello.name)
         if known is None and hello.role == "replay" and (too_many := self._why_no_more_replays()):
@@ -286,10 +291,17 @@ class HubState:
         node.note_beat(
             progress=beat.progress, state=beat.state, waiting_for=beat.waiting_for, counters=beat.counters, now=now
         )
+        self._note_lag(node)
         self.tally.note_counters(node)
         if self.first_step_s is None and beat.counters.get("env_steps_total", 0) > 0:
             self.first_step_s = now - self._started_at
         return [*seen, *self._advance(now)]
+
+    def _note_lag(self, node: Node) -> None:
+        """How many updates the weights that an actor acts with lack; unknown across generations."""
+        told = node.counters
+        if self._newest is not None and told.get("weights_generation") == self._newest.generation:
+            told["policy_lag"] = max(0.0, self._newest_updates - told.get("weights_updates", 0.0))
 
     def _end_on_request(self, request: StopRequest, now: float) -> list[Outgoing]:
         for name in request.lost:
@@ -354,6 +366,7 @@ class HubState:
             figures=self.figures(),
             reached=self.time_to_target_s is not None,
             error=None if self.error is None else self.error[0],
+            trouble=None if self.trouble is None else self.trouble[:2000],
             pulses={
                 node.name: (node.hello.pid, max(0.0, now - node.heard_at), node.progress)
                 for node in workers
@@ -366,7 +379,7 @@ class HubState:
     def status(self, now: float) -> RunStatus:
         """The run for people."""
         return RunStatus(
-            run_id=self._run_id,
+            run_id=self.run_id,
             preset=self._config.preset,
             env_id=self._config.environment.id,
             algorithm=self._config.algorithm.name,
@@ -424,9 +437,9 @@ class HubState:
         if (stage := self._end.stage) is not None:
             self._stopped_roles |= stage.roles
 
-    def note_weights(self, newest: WeightsVersion) -> None:
-        """A version has arrived whole."""
-        self._newest = newest
+    def note_weights(self, newest: WeightsVersion, updates: int = 0) -> None:
+        """A version has arrived whole, with so many updates."""
+        self._newest, self._newest_updates = newest, updates
 
     def _begin_stage(self, stage: Stage | None, now: float) -> list[Outgoing]:
         self._has_settled = True
@@ -492,7 +505,7 @@ class HubState:
         error = None if self.error is None else list(self.error)
         stop = {"reason": self.stop_reason, "interrupted": self.was_interrupted, "error": error}
         return RunMemory(
-            run_id=self._run_id,
+            run_id=self.run_id,
             weights_endpoint=self._weights_endpoint,
             started_at=self._started_at,
             generation=self._generation,
@@ -510,6 +523,25 @@ class HubState:
     def figures(self) -> dict[str, float]:
         """Name -> value (see parl_mq.metrics); what is unknown is absent."""
         return self.tally.figures(self.rows())
+
+    def node_figures(self, now: float) -> list[NodeFigures]:
+        """What each node that is here, silent or away, has told last, and how it is."""
+        return [
+            NodeFigures(node.name, node.role, {**node.counters, **node.health_figures(now)})
+            for node in self._roster.workers()
+            if not node.has_left
+        ]
+
+    def info(self) -> dict[str, str]:
+        """The run in words, for those who look at its figures."""
+        config = self._config
+        return {
+            "run_id": self.run_id,
+            "preset": config.preset,
+            "env_id": config.environment.id,
+            "algorithm": config.algorithm.name,
+            "seed": str(config.seed),
+        }
 
     @property
     def _has_updated(self) -> bool:

@@ -136,6 +136,12 @@ class WeightsSource:
         self._newest: WeightsSnapshot | None = None
         self._under_way: WeightsSnapshot | None = None
         self._has_arrived = asyncio.Event()
+        self._num_connects = 0
+
+    @property
+    def num_reconnects(self) -> int:
+        """Times that the connection came back."""
+        return max(0, self._num_connects - 1)
 
     def publish(self, snapshot: WeightsSnapshot) -> None:
         """Holds `snapshot` and announces it; while the hub is away, that is done when it is back."""
@@ -171,29 +177,36 @@ class WeightsSource:
 
     async def _watch_link(self) -> None:
         while True:
-            if await self._channel.next_event() is LinkEvent.CONNECTED and self._newest is not None:
-                await self._channel.send(encode(announcement(self._newest)))
+            if await self._channel.next_event() is LinkEvent.CONNECTED:
+                self._num_connects += 1
+                if self._newest is not None:
+                    await self._channel.send(encode(announcement(self._newest)))
 
 
 class IdleTime:
     """For how long the work thread had nothing to do, and how much of that the limiter is the reason of.
 
     The work thread writes it; who reads it beside may be off by one wait.
+
+    Attributes:
+        waited_s: seconds of all waits that ended in work.
+        limited_s: those due to the limiter.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """Begins now, in seconds of `clock`."""
         self._clock = clock
         self._since = clock()
-        self._waited_s = 0.0
-        self._limited_s = 0.0
+        self.waited_s = 0.0
+        self.limited_s = 0.0
+        self._taken = 0.0, 0.0
 
     @contextlib.contextmanager
     def interrupted(self, held_s: float = 0.0) -> Iterator[None]:
         """There is work for the duration of the block; the limiter held it back for `held_s` before it could begin."""
         waited_s = self._clock() - self._since
-        self._waited_s += waited_s
-        self._limited_s += min(waited_s, held_s)
+        self.waited_s += waited_s
+        self.limited_s += min(waited_s, held_s)
         try:
             yield
         finally:
@@ -201,9 +214,8 @@ class IdleTime:
 
     def take(self) -> tuple[float, float]:
         """Seconds since the last call that ended in work: all, and those due to the limiter."""
-        taken = self._waited_s, self._limited_s
-        self._waited_s = self._limited_s = 0.0
-        return taken
+        (waited_s, limited_s), self._taken = self._taken, (self.waited_s, self.limited_s)
+        return self.waited_s - waited_s, self.limited_s - limited_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +249,8 @@ class LearnerNode:
         self._checkpoint_root = checkpoint_root
         self._idle = IdleTime(time.monotonic)
         self._figures_at = time.monotonic()
+        self._checkpoint_s = 0.0
+        self._num_unsaved = 0
 
     async def run(self, source: WeightsSource, network: Network, welcome: Welcome, spec: TableSpec) -> None:
         """Publishes version (g, 0), then trains until the stop; ends with a last version and a checkpoint."""
@@ -250,6 +264,7 @@ class LearnerNode:
                 attach = attach_message(self._link, welcome, spec)
                 channels = [network.connect(endpoint) for endpoint in endpoints]
                 samples = sample_source(channels, attach, self._config, spec)
+                self._link.status.links += [source, samples]
                 background.append(tasks.create_task(samples.run()))
                 await self._train(samples, source)
                 await self._finish(samples, source)
@@ -285,7 +300,7 @@ class LearnerNode:
                 if step.published is not None:
                     source.publish(step.published)
                 if step.is_checkpoint_due:
-                    await self._save_checkpoint()
+                    await self._try_to_save()
             room.release()
             self._note(samples)
 
@@ -313,24 +328,37 @@ class LearnerNode:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(source.hand_over(last), HAND_OVER_S)
 
+    async def _try_to_save(self) -> None:
+        """A disk that is full now need not be so next time; older checkpoints are as before."""
+        try:
+            await self._save_checkpoint()
+        except SnapshotError as error:
+            self._num_unsaved += 1
+            log.error("no checkpoint was written, the next one may be: %s", error)
+
     async def _save_checkpoint(self) -> None:
         await self._work(self._write_checkpoint)
 
     def _write_checkpoint(self) -> None:
         with self._idle.interrupted():
-            keep = self._config.learner.keep_checkpoints
+            keep, began_at = self._config.learner.keep_checkpoints, time.monotonic()
             checkpoints.save(self._checkpoint_root, self._learner.checkpoint(), keep=keep)
+            self._checkpoint_s += time.monotonic() - began_at
 
     def _note(self, samples: SampleSource) -> None:
         self._link.status.works("updating")
         counters = self._link.status.counters
         counters["updates_total"] = self._learner.num_updates
         counters["torn_rows_total"] = samples.num_torn
+        counters["failed_checkpoints_total"] = self._num_unsaved
         if (now := time.monotonic()) - self._figures_at >= FIGURES_EVERY_S:
             counters.update(self._learner.take_figures())
             waited_s, limited_s = self._idle.take()
             counters["learner_wait_fraction"] = min(1.0, waited_s / (now - self._figures_at))
             counters["learner_limiter_wait_fraction"] = min(1.0, limited_s / (now - self._figures_at))
+            counters["learner_wait_seconds_total"] = self._idle.waited_s
+            counters["learner_limiter_wait_seconds_total"] = self._idle.limited_s
+            counters["learner_checkpoint_seconds_total"] = self._checkpoint_s
             self._figures_at = now
 
 

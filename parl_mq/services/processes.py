@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from parl_mq.services.zygote import ForkedProcess, Zygote, module_path
+from parl_mq.services.zygote import ForkedProcess, Zygote, module_path, open_log
 from parl_mq.wire.messages import Role
 
 LOG_TAIL_LINES: Final = 12
@@ -87,7 +87,8 @@ class Child:
             return ""
         with self.log.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
-            file.seek(max(self.log_start, size - MAX_LOG_READ))
+            start = self.log_start if size >= self.log_start else 0  # it has been emptied since
+            file.seek(max(start, size - MAX_LOG_READ))
             return file.read().decode(errors="replace")
 
 
@@ -95,7 +96,7 @@ async def start_node(role: Role, name: str, arguments: Sequence[str], *, log: Pa
     """Starts `parl-mq ROLE --name NAME ARGUMENTS` in a session of its own; what it writes is added to the log."""
     log_start = size_of(log)
     started_at = asyncio.get_running_loop().time()
-    with log.open("ab") as stderr:
+    with open_log(log) as stderr:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-P",

@@ -30,6 +30,7 @@ from parl_mq.wire.messages import Message, OpenTable, TableOpened, TableRefused,
 
 TICK_S: Final = 0.1
 ACCOUNTS_EVERY_S: Final = 0.5
+LOOK_EVERY_S: Final = 1.0
 REPLAY_STREAM: Final = 8
 """Key of the random streams of replay nodes among those of the run."""
 
@@ -163,6 +164,7 @@ class ReplayNode:
         self._turn = asyncio.Lock()  # of who has the desk, which takes one call at a time
         self._accounts_at = 0.0
         self._tick_s = tick_s
+        self._look_at = 0.0
 
     async def run(self, stop: StopSignal) -> None:
         """Serves until the stop."""
@@ -194,6 +196,7 @@ class ReplayNode:
         while True:
             async with self._turn:
                 await self._send_what_is_due()
+                self._look(time.monotonic())
                 self._note()
                 self._tell_accounts(time.monotonic())
             await asyncio.sleep(self._tick_s)  # the period itself
@@ -222,6 +225,11 @@ class ReplayNode:
         if now >= self._accounts_at:
             self._accounts_at = now + ACCOUNTS_EVERY_S
             self._link.send(self._desk.accounts())
+
+    def _look(self, now: float) -> None:
+        if now >= self._look_at:
+            self._look_at = now + LOOK_EVERY_S
+            self._desk.watch.look()
 
     def _note(self) -> None:
         self._link.status.counters = {

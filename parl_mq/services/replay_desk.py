@@ -21,6 +21,7 @@ from parl_mq.net.credit import Arrival, ReceiverBook
 from parl_mq.replay.limiter import Counts, RatioLimiter
 from parl_mq.replay.senders import SenderMark
 from parl_mq.replay.table import Table
+from parl_mq.replay.watching import TableWatch
 from parl_mq.spec import TableSpec
 from parl_mq.wire.codec import SlabLayout, encode, encode_with_slab
 from parl_mq.wire.fragments import fragment_batch_of
@@ -114,11 +115,14 @@ class ReplayDesk:
     Attributes:
         num_refused: messages that were refused.
         has_more: the last `due` left batches that are due; call it again soon.
+        watch: of the table, which whoever runs the desk makes look now and then.
     """
 
     def __init__(self, table: Table, limiter: RatioLimiter, spec: TableSpec, config: RunConfig, run_id: str) -> None:
         self.num_refused = 0
+        self._num_duplicates = 0
         self.has_more = False
+        self.watch = TableWatch(table)
         self._table = table
         self._limiter = limiter
         self._limiter.catch_up(table.counts.inserted)
@@ -160,12 +164,19 @@ class ReplayDesk:
         counts, before = self._table.counts, self._counts_before
         return {  # totals are those of this process
             "inserted_rows_total": counts.inserted - before.inserted,
+            "evicted_rows_total": counts.evicted - before.evicted,
             "drawn_rows_total": counts.drawn - before.drawn,
+            "redrawn_rows_total": counts.torn - before.torn,
+            "applied_updates_total": counts.updated - before.updated,
             "stale_updates_total": counts.stale - before.stale,
             "refused_updates_total": counts.refused - before.refused,
+            "refused_messages_total": self.num_refused,
+            "duplicate_messages_total": self._num_duplicates + sum(map(_duplicates, self._senders.values())),
             "replay_live_rows": self._table.num_live,
             "replay_fill": self._table.num_live / self._table.settings.capacity,
+            "samples_per_insert_target": self._limiter.samples_per_insert,
             **({} if self._limiter.ratio is None else {"samples_per_insert": self._limiter.ratio}),
+            **self.watch.figures,
         }
 
     def found_accounts(self) -> SenderAccounts:
@@ -334,6 +345,7 @@ class ReplayDesk:
 
     def _close_account(self, name: str, sender: _Sender) -> None:
         """The stream has ended: its rows stay in the books, but for the oldest of very many, which the hub has."""
+        self._num_duplicates += _duplicates(sender)
         self._ended[name, sender.epoch] = sender.book.rows
         while len(self._ended) > MAX_ENDED:
             del self._ended[next(iter(self._ended))]
@@ -440,6 +452,8 @@ class ReplayDesk:
         slab, views = layout.allocate()
         draw = table.draw(num_rows, views) if request.rows else table.draw_keys(num_rows, views)
         self._limiter.note_drawn(num_rows)
+        if self.watch.wants_draw:
+            self.watch.note_draw(draw.keys)
         reply = SampleReply(
             request_id=request.request_id,
             num_live=draw.num_live,
@@ -484,3 +498,7 @@ class ReplayDesk:
 
     def _reply(self, peer: PeerId, message: Message) -> None:
         self._replies.append((peer, encode(message)))
+
+
+def _duplicates(sender: _Sender) -> int:
+    return sender.book.num_duplicates

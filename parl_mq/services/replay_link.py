@@ -36,10 +36,16 @@ class ReplayLink:
         on_loss: Callable[[], object] = lambda: None,
     ) -> None:
         self.channel = channel
+        self._num_connects = 0
         self._attach = attach
         self._handle = handle
         self._on_loss = on_loss
         self._decode = Decoder(FromReplay)
+
+    @property
+    def num_reconnects(self) -> int:
+        """Times that the connection came back."""
+        return max(0, self._num_connects - 1)
 
     async def run(self) -> None:
         """Receives until cancelled.
@@ -55,6 +61,7 @@ class ReplayLink:
         while True:
             match await self.channel.next_event():
                 case LinkEvent.CONNECTED:
+                    self._num_connects += 1
                     await self.channel.send(encode(self._attach))
                 case LinkEvent.DISCONNECTED:
                     self._on_loss()

@@ -51,6 +51,11 @@ class ReplayStream:
         self._changed = changed
         self._lost = asyncio.Event()
 
+    @property
+    def num_reconnects(self) -> int:
+        """Times that the connection came back."""
+        return self._link.num_reconnects
+
     async def run(self) -> None:
         """Receives until cancelled.
 
@@ -157,17 +162,24 @@ class ReplayStreams:
         """Live rows sent to any node, and neither acknowledged nor abandoned."""
         return sum(stream.book.unacknowledged_rows for stream in self._streams)
 
+    @property
+    def num_reconnects(self) -> int:
+        """Times that a connection came back."""
+        return sum(stream.num_reconnects for stream in self._streams)
+
     def abandon(self) -> None:
         """Gives up what is not acknowledged, and counts it."""
         for stream in self._streams:
             stream.book.abandon()
 
     def counters(self) -> dict[str, int]:
-        """For the heartbeats: what became of the rows."""
+        """For the heartbeats: what became of the rows, and how many more may be sent."""
         books = [stream.book for stream in self._streams]
         return {
             "sent_rows_total": sum(book.sent_rows for book in books),
             "acknowledged_rows_total": sum(book.acknowledged_rows for book in books),
             "abandoned_rows_total": sum(book.abandoned_rows for book in books),
             "lost_rows_total": sum(book.lost_rows for book in books),
+            "credit_rows": self.target.book.available_rows,
+            "unacknowledged_rows": self.unacknowledged_rows,
         }

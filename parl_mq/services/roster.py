@@ -83,6 +83,15 @@ class Node:
             figures=dict(self.counters),
         )
 
+    def health_figures(self, now: float) -> dict[str, float]:
+        """How it is, by the metric's name."""
+        return {
+            "node_up": float(self._health(now) == "healthy"),
+            "node_starts": float(self.starts),
+            "node_silent_seconds": max(0.0, now - self.heard_at),
+            "node_waits_seconds": 0.0 if self.waiting_for is None else max(0.0, now - self.waits_since),
+        }
+
     def _health(self, now: float) -> Health:
         if self.has_left:
             return "failed" if self.state == "failed" else "left"

@@ -17,11 +17,13 @@ from parl_mq.config.models import RunConfig, Section
 from parl_mq.errors import EXIT_TEMPORARY, CodedError, ConfigError, RecordError, SnapshotError
 from parl_mq.observe.files import CHECKPOINTS, CONFIG, LOGS, METRICS, SUMMARY
 from parl_mq.services.files import append_line, write_atomically, writing
+from parl_mq.services.metrics_parts import part_if_large
 from parl_mq.services.run_memory import RunMemory
 
 MEMORY: Final = "hub.json"
 STATUS: Final = "status.json"
 ENDPOINT: Final = "hub.endpoint"
+METRICS_ADDRESS: Final = "metrics.address"
 FAILURES: Final = "failures.jsonl"
 FINISHED: Final = "finished"
 """Is there while the run has come to its end by itself: services look at it before they start (see systemd/)."""
@@ -159,7 +161,8 @@ class RunDirectory:
         return self.path / CHECKPOINTS
 
     def append_metrics(self, row: Mapping[str, Any]) -> None:
-        """Adds one line to metrics.jsonl."""
+        """Adds one line to metrics.jsonl; a large one begins anew, and its rows stay beside it, thinned out."""
+        part_if_large(self.path)
         append_line(self.path / METRICS, json.dumps(row, allow_nan=False))
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
@@ -216,6 +219,10 @@ class RunDirectory:
     def forget_endpoint(self) -> None:
         """The hub listens no more."""
         _remove(self.path / ENDPOINT)
+
+    def write_metrics_address(self, address: str) -> None:
+        """Says where the hub serves its figures."""
+        write_atomically(self.path / METRICS_ADDRESS, address + "\n", lasting=False)
 
     def append_failure(self, row: Mapping[str, Any]) -> None:
         """Adds one line to failures.jsonl: a node that ended unasked."""

@@ -109,6 +109,11 @@ class SampleClient:
         self._is_attached = False
         self._ring_id = ""
 
+    @property
+    def num_reconnects(self) -> int:
+        """Times that the connection came back."""
+        return self._link.num_reconnects
+
     async def run(self) -> None:
         """Receives until cancelled, and lets go of the map then.
 

@@ -26,6 +26,9 @@ class SampleSource(Protocol):
     @property
     def num_torn(self) -> int: ...  # noqa: D102
 
+    @property
+    def num_reconnects(self) -> int: ...  # noqa: D102
+
     async def run(self) -> None: ...  # noqa: D102
 
     async def next_batch(self) -> Batch: ...  # noqa: D102

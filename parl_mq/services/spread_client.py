@@ -132,6 +132,11 @@ class SpreadClient:
         """Why there is no batch yet."""
         return ANSWER if self._draws.num_open_batches else self._draws.waiting_for
 
+    @property
+    def num_reconnects(self) -> int:
+        """Times that a connection came back."""
+        return sum(outlet.link.num_reconnects for outlet in self._outlets)
+
     async def run(self) -> None:
         """Receives until cancelled, and lets go of the maps then.
 

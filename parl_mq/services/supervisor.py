@@ -25,12 +25,14 @@ from parl_mq.errors import (
     ConfigError,
     NodeFailed,
     PeerTimeout,
+    RecordError,
 )
 from parl_mq.net.endpoints import check_endpoint
 from parl_mq.net.zmq_channel import Network
 from parl_mq.replay.memory import mib
 from parl_mq.services.health import START_S, Watch
 from parl_mq.services.hub_link import HubLink
+from parl_mq.services.log_files import keep_small
 from parl_mq.services.processes import Child, size_of, start_node
 from parl_mq.services.restarts import FailureRecord
 from parl_mq.services.rings import rings_of_run
@@ -63,6 +65,7 @@ DIES_S: Final = 5.0
 
 LOSSES: Final = {
     "lost_updates_total": "the learner goes on from its newest checkpoint; {:,.0f} updates since then are lost",
+    "failed_checkpoints_total": "{:,.0f} checkpoint could not be written; the learner goes on and tries again",
     "lost_rows_total": "{:,.0f} rows that the replay had acknowledged are lost with its ring",
 }
 """What is said when one of these figures grows."""
@@ -145,6 +148,7 @@ class Supervisor:
         self._is_stopping = asyncio.Event()
         self._is_done = asyncio.Event()
         self._is_over = False
+        self._told_trouble: str | None = None
         self._told_losses: dict[str, float] = {}
         self._lifeline, self._lifeline_writer = os.pipe()
 
@@ -322,15 +326,17 @@ class Supervisor:
         is_last = wait_s is None or code in BEYOND_REPAIR
         has_more_to_say = child.name == HUB or child.role == "replay"  # whose ring has part of the run's books
         goes_on = not is_last and (has_more_to_say or not self._end_has_begun.is_set())
-        self._directory.append_failure(
-            {
-                "time_s": round(time.monotonic() - self._started_at, 3),
-                "node": child.name,
-                "how": child.how_it_ended(),
-                "restart": record.num_failures if goes_on else None,
-                "told": cause,
-            }
-        )
+        row = {
+            "time_s": round(time.monotonic() - self._started_at, 3),
+            "node": child.name,
+            "how": child.how_it_ended(),
+            "restart": record.num_failures if goes_on else None,
+            "told": cause,
+        }
+        try:
+            self._directory.append_failure(row)
+        except RecordError as error:  # a full disk is no reason to end the run
+            self._on_event(f"{child.name} {child.how_it_ended()}, and that could not be recorded: {error}")
         if goes_on:
             return wait_s
         if self._end_has_begun.is_set() and not is_last:
@@ -345,6 +351,7 @@ class Supervisor:
         while True:
             await asyncio.sleep(HEALTH_EVERY_S)  # the period itself
             now = loop.time()
+            self._keep_logs_small()
             living = [child for child in self._children.values() if child.is_alive]
             for child, silent_s in self._watch.hung(living, now):
                 if child.hung_s is None:
@@ -355,11 +362,17 @@ class Supervisor:
                     self._children[ZYGOTE].hung_s = silent_s
                     self._children[ZYGOTE].send_signal(signal.SIGKILL)
 
+    def _keep_logs_small(self) -> None:
+        for child in self._children.values():
+            if (told := keep_small(child.log)) is not None:
+                self._on_event(told)
+
     def _note_progress(self, progress: RunProgress) -> None:
         self._watch.note(progress, asyncio.get_running_loop().time())
         if progress.phase in ("stopping", "done"):
             self._is_stopping.set()
         self._tell_losses(progress)
+        self._tell_trouble(progress.trouble)
         self._on_progress(progress)
         if progress.phase == "done":
             self._is_done.set()
@@ -370,6 +383,11 @@ class Supervisor:
             if (more := lost - self._told_losses.setdefault(name, lost)) > 0:
                 self._told_losses[name] = lost
                 self._on_event(words.format(more))
+
+    def _tell_trouble(self, trouble: str | None) -> None:
+        if trouble != self._told_trouble:
+            self._told_trouble = trouble
+            self._on_event(trouble or "the run directory can be written again")
 
     # Starting nodes
 

@@ -15,6 +15,15 @@ from parl_mq.wire.messages import EpisodesFinished, EvaluationFinished
 
 RECENT_EPISODES: Final = 100
 """Exploring episodes whose mean return is shown."""
+RATES: Final = {
+    "env_steps_per_s": "env_steps_total",
+    "inserted_rows_per_s": "inserted_rows_total",
+    "drawn_rows_per_s": "drawn_rows_total",
+    "updates_per_s": "updates_total",
+}
+"""Rate -> the counter that it is of."""
+PER_PROCESS: Final = ("rss_bytes", "rss_anon_bytes")
+"""Gauges of which a run's figure is the sum over its processes."""
 RECENTLY_JUDGED: Final = 64
 """Versions by which a report that comes a second time is known."""
 
@@ -35,7 +44,9 @@ class Tally:
     """Sums over the nodes that are here and those that were.
 
     Attributes:
-        evaluations: finished ones since this hub started, oldest first.
+        best_eval_return: the best mean return of an evaluation; None before the first.
+        eval_return: that of the newest one.
+        num_evaluations: finished ones.
         books: of the actors' rows.
         num_updates: learner updates; a learner counts those of its checkpoint itself.
         num_lost_updates: those that went with learners which had not saved them.
@@ -43,10 +54,11 @@ class Tally:
 
     def __init__(self, before: RunMemory, roster: Roster) -> None:
         """Goes on from what an earlier hub remembered."""
-        self.evaluations: list[Evaluation] = []
+        self.num_evaluations = before.num_evaluations
+        self.eval_return, self.best_eval_return = before.eval_return, before.best_eval_return
         self.books = RowBooks(before.books)
         self.num_updates, self.num_lost_updates = before.updates, before.lost_updates
-        self._before = before
+        self._new_evaluations: list[Evaluation] = []
         self._roster = roster
         self._totals_of_gone = Counter(before.totals)
         self._recent_returns: deque[float] = deque(before.recent_returns, maxlen=RECENT_EPISODES)
@@ -92,13 +104,15 @@ class Tally:
             reaches_target=target is not None and mean >= target,
             is_best=best is None or mean >= best,
         )
-        self.evaluations.append(evaluation)
+        self._new_evaluations.append(evaluation)
+        self.num_evaluations += 1
+        self.eval_return, self.best_eval_return = mean, mean if best is None else max(mean, best)
         self._judged.append(tuple(report.version))
         return evaluation
 
     def note_time(self, now: float) -> None:
         """To be called a few times a second: rates are those between these moments."""
-        self._rates.note(now, self.sum("env_steps_total"), self.num_updates)
+        self._rates.note(now, {rate: self.sum(counter) for rate, counter in RATES.items()})
 
     # What is known
 
@@ -107,26 +121,15 @@ class Tally:
         return tuple(version) in self._judged
 
     def sum(self, name: str) -> float:
-        """A counter over all nodes."""
+        """A counter over all nodes; updates are those that the learner has not lost."""
+        if name == "updates_total":
+            return self.num_updates
         return float(self._totals_of_gone[name] + sum(node.counters.get(name, 0.0) for node in self._roster))
 
-    @property
-    def num_evaluations(self) -> int:
-        """Finished evaluations."""
-        return self._before.num_evaluations + len(self.evaluations)
-
-    @property
-    def eval_return(self) -> float | None:
-        """Mean return of the last evaluation."""
-        return self.evaluations[-1].mean_return if self.evaluations else self._before.eval_return
-
-    @property
-    def best_eval_return(self) -> float | None:
-        """The best mean return of an evaluation."""
-        means = [evaluation.mean_return for evaluation in self.evaluations]
-        if self._before.best_eval_return is not None:
-            means.append(self._before.best_eval_return)
-        return max(means, default=None)
+    def take_evaluations(self) -> list[Evaluation]:
+        """Those that have ended since the last call, oldest first."""
+        taken, self._new_evaluations = self._new_evaluations, []
+        return taken
 
     def figures(self, rows: RowCounts) -> dict[str, float]:
         """Name -> value (see parl_mq.metrics); what is unknown is absent."""
@@ -134,15 +137,19 @@ class Tally:
         for node in self._roster.workers():
             gauges = {name: value for name, value in node.counters.items() if not name.endswith("_total")}
             if node.role in ("learner", "replay") and node.index == 0:
-                figures.update({name: value for name, value in gauges.items() if name != "rss_bytes"})
+                figures.update({name: value for name, value in gauges.items() if name not in PER_PROCESS})
         figures.update(self._fill())
         figures["sent_rows_total"], figures["acknowledged_rows_total"] = float(rows.sent), float(rows.acknowledged)
         figures["abandoned_rows_total"], figures["stored_rows_total"] = float(rows.abandoned), float(rows.stored)
         figures["lost_rows_total"], figures["lost_updates_total"] = float(rows.lost), self.num_lost_updates
-        figures["rss_bytes"] = sum(node.counters.get("rss_bytes", 0.0) for node in self._roster)
+        for name in PER_PROCESS:
+            figures[name] = sum(node.counters.get(name, 0.0) for node in self._roster)
+        if lags := [node.counters["policy_lag"] for node in self._roster.living() if "policy_lag" in node.counters]:
+            figures["policy_lag"] = fmean(lags)
         figures["updates_total"] = self.num_updates
-        figures["env_steps_per_s"], figures["updates_per_s"] = self._rates.per_s
+        figures.update(self._rates.per_s)
         figures["episodes_total"] = float(self._num_episodes)
+        figures["evaluations_total"] = float(self.num_evaluations)
         if self._recent_returns:
             figures["train_return"] = fmean(self._recent_returns)
         if self.eval_return is not None and self.best_eval_return is not None:

@@ -32,11 +32,17 @@ class WeightsClient:
 
     def __init__(self, channel: ClientChannel) -> None:
         self._channel = channel
+        self._num_connects = 0
         self._decode = Decoder(Weights)
         self._version: WeightsVersion | None = None
         self._wanted: WeightsWanted | None = None
         self._fetch: Fetch | None = None
         self._arrived: asyncio.Queue[WeightsSnapshot] = asyncio.Queue(1)
+
+    @property
+    def num_reconnects(self) -> int:
+        """Times that the connection came back."""
+        return max(0, self._num_connects - 1)
 
     async def newer(self, *, min_updates: int = 0, keep: bool = False) -> WeightsSnapshot:
         """Waits for a version newer than the last one returned, with at least `min_updates` learner updates.
@@ -64,6 +70,7 @@ class WeightsClient:
     async def _watch_link(self) -> None:
         while True:
             if await self._channel.next_event() is LinkEvent.CONNECTED:
+                self._num_connects += 1
                 await self._send(self._unanswered())
 
     def _unanswered(self) -> list[Message]:

@@ -21,7 +21,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from parl_mq.errors import EXIT_INTERNAL
 
@@ -40,6 +40,15 @@ def module_path() -> str:
     # An editable install is found last: a folder that happens to be called parl_mq, such as the clone seen from the
     # folder that it lies in, would be taken for the package before.
     return os.pathsep.join(entries if own in entries else [own, *entries])
+
+
+def open_log(log: Path) -> BinaryIO:
+    """A node's log, to add to; where it cannot be written, as on a read-only disk, this process's own stderr."""
+    try:
+        return log.open("ab")
+    except OSError as error:
+        print(f"{log} cannot be written: {error.strerror}; what belongs there follows here", file=sys.stderr)
+        return os.fdopen(os.dup(2), "ab")
 
 
 @dataclass(slots=True)
@@ -90,7 +99,7 @@ class Zygote:
         """Starts `python -m module` with a control socket; it is ready when it answers the first `fork`."""
         ours, theirs = socket.socketpair()
         single = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-        with log.open("ab") as stderr, theirs:
+        with open_log(log) as stderr, theirs:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-P",
@@ -216,10 +225,9 @@ def _become_node(parent: int, name: str, log: str) -> None:
     libc.prctl(PR_SET_NAME, name.encode())
     if os.getppid() != parent:
         os._exit(EXIT_INTERNAL)  # the zygote died before the child could ask to die with it
-    fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    os.dup2(fd, 1)
-    os.dup2(fd, 2)
-    os.close(fd)
+    with open_log(Path(log)) as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
 
 
 def _report_end(control: socket.socket, pidfd: int, pid: int) -> None:

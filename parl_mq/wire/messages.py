@@ -299,6 +299,7 @@ class RunProgress(Message):
         nodes: one (name, state, waiting_for) for each node.
         figures: name -> value, see parl_mq.metrics; absent while unknown, never NaN.
         error: what made the run fail, or None.
+        trouble: what people should see to while the run goes on, or None.
         pulses: node -> its process id, seconds since its last heartbeat, and the progress that it told of.
     """
 
@@ -308,6 +309,7 @@ class RunProgress(Message):
     figures: dict[str, FiniteFloat] = Field(max_length=500)
     reached: bool = False
     error: Text | None = None
+    trouble: Text | None = None
     pulses: dict[Name, tuple[PositiveInt, NonNegativeFloat, NonNegativeInt]] = Field(
         default_factory=dict, max_length=10_000
     )

@@ -150,3 +150,12 @@ def test_reference_of_settings_is_that_of_the_schema() -> None:
     expected = write_configuration.markdown(run_schema())
     found = write_configuration.PATH.read_text("utf-8")
     assert found == expected, "run: python docs/write_configuration.py"
+
+
+def test_reference_of_metrics_is_that_of_the_registry() -> None:
+    sys.path.insert(0, str(ROOT / "docs"))
+    try:
+        import write_metrics
+    finally:
+        sys.path.pop(0)
+    assert write_metrics.PATH.read_text("utf-8") == write_metrics.markdown(), "run: python docs/write_metrics.py"

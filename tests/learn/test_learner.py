@@ -130,17 +130,40 @@ def test_learner_gives_up_after_too_many_skipped_updates_in_a_row() -> None:
         learner.learn(_rows(reward=np.nan))
 
 
+def _counted(learner: Learner) -> dict[str, float]:
+    """The figures but for times."""
+    return {name: value for name, value in learner.take_figures().items() if not name.endswith("_seconds_total")}
+
+
 def test_figures_are_means_since_they_were_last_taken() -> None:
     learner = _learner()
     for reward in (1.0, 1.0, np.nan, 1.0):
         learner.learn(_rows(reward=reward))
-    assert learner.take_figures() == {"updates_total": 3, "skipped_updates_total": 1, "loss": 2.0}
+    assert _counted(learner) == {"updates_total": 3, "skipped_updates_total": 1, "loss": 2.0}
     learner.learn(_rows())
-    assert learner.take_figures() == {"updates_total": 4, "skipped_updates_total": 1, "loss": 4.0}
+    assert _counted(learner) == {"updates_total": 4, "skipped_updates_total": 1, "loss": 4.0}
+
+
+def test_time_is_split_into_staging_updates_and_publications() -> None:
+    clock = _Clock()
+
+    def tick() -> float:
+        clock.now += 1.0
+        return clock.now
+
+    learner = _learner(clock=tick, publish_every_updates=2)  # type: ignore[arg-type]  # a clock all the same
+    for _ in range(4):
+        learner.learn(_rows())
+    figures = learner.take_figures()
+    assert {name: value for name, value in figures.items() if name.endswith("_seconds_total")} == {
+        "learner_stage_seconds_total": 4.0,
+        "learner_update_seconds_total": 4.0,
+        "learner_publish_seconds_total": 2.0,
+    }
 
 
 def test_figures_without_updates_have_no_means() -> None:
-    assert _learner().take_figures() == {"updates_total": 0, "skipped_updates_total": 0}
+    assert _counted(_learner()) == {"updates_total": 0, "skipped_updates_total": 0}
 
 
 def test_checkpoints_are_due_after_ever_longer_times_up_to_the_interval() -> None:
@@ -172,7 +195,7 @@ def test_resumed_learner_goes_on_counting_under_a_newer_version() -> None:
     assert checkpoint.updates == 2
     resumed = _learner(generation=2)
     resumed.resume(checkpoint)
-    assert resumed.take_figures() == {"updates_total": 2, "skipped_updates_total": 1}
+    assert _counted(resumed) == {"updates_total": 2, "skipped_updates_total": 1}
     first = resumed.publish()
     assert first.version > learner.publish().version
     assert first.payload == checkpoint.weights

@@ -234,8 +234,8 @@ def test_while_a_replay_node_is_stopped_actors_wait_in_bounded_memory_and_go_on_
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("num_replays", [1, 2])
 def test_a_run_goes_on_learning_while_its_nodes_die_and_hang_at_random(num_replays: int, tmp_path: Path) -> None:
-    """Lasts PARL_MQ_CHAOS_S seconds, 180 where that is not set."""
-    lasts_s = float(os.environ.get("PARL_MQ_CHAOS_S", "180"))
+    """Lasts CHAOS_S seconds, 180 where that is not set."""
+    lasts_s = float(os.environ.get("CHAOS_S", "180"))
     chance = random.Random(1)
     options = (
         *("node.max_restarts=1000", "node.busy_limit_s=20", "learner.checkpoint_every_s=3"),

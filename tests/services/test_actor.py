@@ -100,6 +100,8 @@ class FakeLink:
 class FakeWeights:
     """Versions that a test hands out."""
 
+    num_reconnects = 0
+
     def __init__(self, monkeypatch):
         monkeypatch.setattr(actor_module, "unpack", lambda payload: payload)
         self._versions = asyncio.Queue()
@@ -108,6 +110,7 @@ class FakeWeights:
         class Snapshot:
             version = WeightsVersion(generation, counter)
             payload = b""
+            updates = 0
 
         self._versions.put_nowait(Snapshot)
 

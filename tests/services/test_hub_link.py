@@ -1,5 +1,7 @@
 """What a node says of itself."""
 
+from types import SimpleNamespace
+
 from parl_mq.services.hub_link import LONG_S, NodeStatus
 
 
@@ -41,3 +43,27 @@ def test_work_ends_a_wait() -> None:
     assert (status.state, status.waiting_for) == ("stepping", None)
     status.waits("the learner")
     assert (status.state, status.waiting_for) == ("waiting", "the learner")
+
+
+def test_waits_are_added_up_with_the_one_under_way() -> None:
+    clock = Clock()
+    status = NodeStatus(clock)
+    for _ in range(2):
+        status.waits("the learner")
+        clock.now += 3
+        status.works("stepping")
+        clock.now += 100
+    status.waits("the learner")
+    clock.now += 0.5
+    assert status.measured()["waiting_seconds_total"] == 6.5
+
+
+def test_reconnects_of_all_links_are_added_up() -> None:
+    status = NodeStatus()
+    status.links += [SimpleNamespace(num_reconnects=2), SimpleNamespace(num_reconnects=1)]
+    assert status.measured()["reconnects_total"] == 3
+
+
+def test_memory_of_the_processes_own_is_less_than_all_of_it() -> None:
+    measured = NodeStatus().measured()
+    assert 0 < measured["rss_anon_bytes"] < measured["rss_bytes"]

@@ -244,7 +244,7 @@ def test_a_role_sends_only_its_own_messages(role, message):
     peer = join(state, role)
     with pytest.raises(WireError, match=f"joined as {role}"):
         state.handle(peer, message, 0.0)
-    assert (state.phase, state.error, state.tally.evaluations) == ("starting", None, [])
+    assert (state.phase, state.error, state.tally.take_evaluations()) == ("starting", None, [])
 
 
 # What is settled
@@ -318,6 +318,37 @@ def test_totals_are_summed_over_nodes_and_gauges_taken_from_the_first_learner_an
     figures = state.figures()
     assert (figures["env_steps_total"], figures["loss"], figures["updates_total"]) == (10, 0.5, 3)
     assert "weights_version" not in figures
+
+
+def test_policy_lag_is_what_an_actors_weights_lack_and_that_of_a_run_the_mean():
+    state = hub_state()
+    actors = [join(state, "actor", f"actor-{index}") for index in range(3)]
+    state.note_weights(WeightsVersion(2, 8), 400)
+    beat(state, actors[0], weights_generation=2, weights_version=7, weights_updates=350)
+    beat(state, actors[1], weights_generation=2, weights_version=5, weights_updates=250)
+    beat(state, actors[2], weights_generation=1, weights_version=9, weights_updates=900)
+    told = {node.name: node.figures.get("policy_lag") for node in state.node_figures(0.0)}
+    assert told == {"actor-0": 50.0, "actor-1": 150.0, "actor-2": None}
+    assert state.figures()["policy_lag"] == 100.0
+
+
+def test_figures_of_nodes_say_how_they_are_and_leave_out_who_has_left():
+    state = hub_state()
+    join(state, "learner", now=0.0)
+    gone = join(state, "actor", now=0.0)
+    beat(state, b"learner-0", now=1.0, updates_total=7)
+    state.handle(gone, Goodbye(sequence=1), 1.0)
+    (node,) = state.node_figures(2.0)
+    assert (node.name, node.role, node.figures["updates_total"]) == ("learner-0", "learner", 7)
+    assert (node.figures["node_up"], node.figures["node_silent_seconds"]) == (1.0, 1.0)
+    assert state.node_figures(100.0)[0].figures["node_up"] == 0.0
+
+
+def test_memory_of_a_run_is_the_sum_over_its_processes():
+    state = hub_state()
+    for role in ("learner", "replay"):
+        beat(state, join(state, role), rss_anon_bytes=10.0)
+    assert state.figures()["rss_anon_bytes"] == 20.0
 
 
 def test_rates_are_those_of_the_last_seconds():
@@ -475,7 +506,7 @@ def test_the_first_evaluation_at_the_target_ends_the_run_without_another(crew):
 def test_an_evaluation_that_was_under_way_beside_the_one_that_ends_the_run_does_not_become_its_result(crew):
     evaluated(crew, [475.0], now=6.0)
     evaluated(crew, [20.0], now=6.2)
-    assert (crew.tally.eval_return, len(crew.tally.evaluations)) == (475.0, 1)
+    assert (crew.tally.eval_return, crew.tally.num_evaluations) == (475.0, 1)
 
 
 def test_a_run_may_go_on_after_its_target():
@@ -489,7 +520,7 @@ def test_a_run_may_go_on_after_its_target():
 def test_the_best_of_equal_evaluations_is_the_last(crew):
     for mean in (1.0, 3.0, 2.0, 3.0):
         evaluated(crew, [mean])
-    assert [evaluation.is_best for evaluation in crew.tally.evaluations] == [True, True, False, True]
+    assert [evaluation.is_best for evaluation in crew.tally.take_evaluations()] == [True, True, False, True]
     assert (crew.tally.eval_return, crew.tally.best_eval_return) == (3.0, 3.0)
 
 
@@ -497,7 +528,7 @@ def test_a_resumed_run_has_a_best_to_beat():
     state = hub_state(before=RunMemory(best_eval_return=5.0, eval_return=4.0, num_evaluations=2))
     join(state, "evaluator")
     evaluated(state, [4.5])
-    assert not state.tally.evaluations[0].is_best
+    assert not state.tally.take_evaluations()[0].is_best
     assert (state.tally.best_eval_return, state.tally.num_evaluations) == (5.0, 3)
 
 

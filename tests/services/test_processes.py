@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from parl_mq.services.processes import LOG_TAIL_LINES, Child
+from parl_mq.services.zygote import open_log
 
 
 def child(tmp_path, returncode, log=None):
@@ -71,3 +72,11 @@ def test_what_earlier_processes_wrote_is_not_told_again(tmp_path):
     later.log_start = len(LOG)
     assert later.cause() == "now"
     assert later.end_in_words().endswith(":\n  now")
+
+
+def test_a_log_that_cannot_be_written_gives_way_to_stderr(tmp_path, capfd):
+    with open_log(tmp_path / "missing" / "actor-0.log") as file:
+        file.write(b"what a node says\n")
+    told = capfd.readouterr().err
+    assert "actor-0.log cannot be written: No such file or directory" in told
+    assert told.endswith("what a node says\n")

@@ -1,0 +1,110 @@
+"""Where a run's figures go beside its own record: TensorBoard's event files, Weights & Biases."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from parl_mq.config.models import RunConfig
+from parl_mq.errors import ConfigError
+from parl_mq.metrics import is_known, metric_of, parted
+from parl_mq.observe.tensorboard import EventFile
+
+TENSORBOARD: Final = "tensorboard"
+
+
+class Sink(Protocol):
+    """Takes figures now and then; a call may block for milliseconds."""
+
+    def write(self, wall_time: float, env_steps: int, scalars: Mapping[str, float]) -> None:
+        """Takes some figures, by tag.
+
+        Raises:
+            OSError: they cannot be kept.
+        """
+
+    def close(self) -> None:
+        """The run has ended."""
+
+
+class TensorBoard:
+    """Event files in the run directory; each start of the hub begins one."""
+
+    def __init__(self, run_directory: Path) -> None:
+        """Writes nothing yet."""
+        self._folder = run_directory / TENSORBOARD
+        self._file: EventFile | None = None
+
+    def write(self, wall_time: float, env_steps: int, scalars: Mapping[str, float]) -> None:
+        """See Sink."""
+        if self._file is None:
+            self._file = EventFile(self._folder, wall_time, socket.gethostname())
+        self._file.write(wall_time, env_steps, scalars)
+
+    def close(self) -> None:
+        """See Sink; all is written."""
+
+
+class WeightsAndBiases:
+    """A run of Weights & Biases, with the same id as that of parl_mq, so that a resumed run goes on there.
+
+    `WANDB_MODE=offline` keeps it on this machine, as with every program that uses wandb.
+    """
+
+    def __init__(self, project: str, run_id: str, settings: Mapping[str, Any], folder: Path) -> None:
+        """Begins it, which takes seconds.
+
+        Raises:
+            ConfigError: the package is not installed, or it cannot begin a run.
+        """
+        try:
+            import wandb
+        except ImportError as error:
+            raise ConfigError(
+                f"node.wandb_project = {project!r}: the package wandb is not installed here; "
+                "pip install 'parl-mq[wandb]', or leave the setting out"
+            ).about("node.wandb_project") from error
+        self._error: type[Exception] = wandb.Error
+        try:
+            self._run = wandb.init(project=project, id=run_id, config=dict(settings), dir=str(folder), resume="allow")
+        except wandb.Error as error:
+            raise ConfigError(
+                f"node.wandb_project = {project!r}: no run can be begun there: {error}; leave the setting out"
+            ).about("node.wandb_project") from error
+
+    def write(self, wall_time: float, env_steps: int, scalars: Mapping[str, float]) -> None:
+        """See Sink; steps that go back, after a resumption, keep their own axis."""
+        try:
+            self._run.log({"env_steps": env_steps, "wall_time": wall_time, **scalars})
+        except self._error as error:
+            raise OSError(f"Weights & Biases takes no figures: {error}") from error
+
+    def close(self) -> None:
+        """See Sink."""
+        self._run.finish()
+
+
+def make_sinks(config: RunConfig, run_directory: Path, run_id: str) -> list[Sink]:
+    """Those that the settings ask for; may take seconds.
+
+    Raises:
+        ConfigError: a package is missing.
+    """
+    sinks: list[Sink] = [TensorBoard(run_directory)] if config.node.tensorboard else []
+    if config.node.wandb_project is not None:
+        settings = config.model_dump(mode="json", exclude={"node"})
+        sinks.append(WeightsAndBiases(config.node.wandb_project, run_id, settings, run_directory))
+    return sinks
+
+
+def tagged(figures: Mapping[str, float]) -> dict[str, float]:
+    """The figures under tags, `group/name`: what belongs together is shown together; unknown ones are left out."""
+    return {tag_of(key): value for key, value in figures.items() if is_known(key)}
+
+
+def tag_of(key: str) -> str:
+    """The tag of a figure, such as `replay/replay_fill`, or `replay/replay_priority_rows/0.1`."""
+    name, label = parted(key)
+    return "/".join([metric_of(name).group, name, *label.values()])
