@@ -77,8 +77,8 @@ def train(run: PeerRun) -> None:
     collector = Collector(algorithm, envs, _buffer(options, run.settings.num_envs), exploration_noise=True)
     collector.reset()
     run.begin()
-    random_steps = max(options["learning_starts"], options["batch_size"])
-    collector.collect(n_step=-(-random_steps // run.settings.num_envs) * run.settings.num_envs, random=True)
+    filling = -(-max(options["learning_starts"], options["batch_size"]) // run.settings.num_envs)
+    collector.collect(n_step=filling * run.settings.num_envs, random=True)
     params = OffPolicyTrainerParams(
         training_collector=collector,
         max_epochs=-(-run.settings.total_steps // run.settings.evaluate_every),
@@ -91,12 +91,19 @@ def train(run: PeerRun) -> None:
         show_progress=False,
     )
     trainer = algorithm.create_trainer(params)
+    trainer.reset(reset_collectors=False)
+    random_steps, act = collector.collect_step, _acting(algorithm.policy)
     steps = updates = 0
-    for _ in trainer:
-        steps, updates = random_steps + trainer._env_step, trainer._current_update_step
-        if not run.goes_on(_acting(algorithm.policy), steps, updates):
-            break
+    while steps == 0 or run.goes_on(act, steps, updates):
+        trainer.execute_epoch()
+        steps = collector.collect_step
+        updates = _updates_of(options, steps - random_steps)
     run.finish(steps, updates)
+
+
+def _updates_of(options: Mapping[str, Any], steps: int) -> int:
+    """Gradient steps that Tianshou makes for so many collected ones."""
+    return steps // options["collect"] * round(options["collect"] * options["updates_per_step"])
 
 
 def _acting(policy: Any) -> Callable[[Any], Any]:
