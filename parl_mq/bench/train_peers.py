@@ -1,4 +1,4 @@
-"""Other libraries to train beside: `python -m parl_mq.bench.train_peers PEER PRESET --run-dir D` runs one."""
+"""Other libraries to train beside; `python -m parl_mq.bench.train_peers PEER PRESET --run-dir D` runs one."""
 
 from __future__ import annotations
 
