@@ -14,7 +14,8 @@ from typing import Any, Final, Protocol, cast, get_args
 from parl_mq.bench.peers import Peer, open_peers
 from parl_mq.bench.train_peer import Kind, PeerRun, PeerSettings
 from parl_mq.config.loader import load_config
-from parl_mq.errors import ParlError, UsageError, exit_code_of
+from parl_mq.config.models import RunConfig
+from parl_mq.errors import ConfigError, ParlError, UsageError, exit_code_of
 from parl_mq.observe.elapsed import process_started_at
 from parl_mq.observe.files import CHECKPOINTS, CONFIG
 from parl_mq.rollout.environments import make_vector
@@ -32,7 +33,7 @@ PEERS: Final[Mapping[str, Peer[str]]] = {
 class PeerModule(Protocol):
     """What such a module has."""
 
-    def settings_of(self, config: Any, kind: Kind) -> PeerSettings:
+    def settings_of(self, config: RunConfig, kind: Kind) -> PeerSettings:
         """What the peer trains with; loads nothing of it.
 
         Raises:
@@ -43,13 +44,26 @@ class PeerModule(Protocol):
         """Trains until `run` says that it does not go on; blocks."""
 
 
-def peer_settings(name: str, config: Any, kind: Kind) -> PeerSettings:
+def peer_settings(name: str, config: RunConfig, kind: Kind) -> PeerSettings:
     """What a peer trains with.
 
     Raises:
         ConfigError: it cannot learn this, or nothing has been published for it.
     """
+    _check_environment(name, config)
     return _module(name).settings_of(config, kind)
+
+
+def _check_environment(name: str, config: RunConfig) -> None:
+    """Peers make their environments by gymnasium alone."""
+    environment = config.environment
+    said = {
+        f"environment.id={environment.id}": ":" in environment.id,
+        f"environment.frame_stack={environment.frame_stack}": environment.frame_stack > 1,
+        f"environment.max_episode_steps={environment.max_episode_steps}": environment.max_episode_steps is not None,
+    }
+    if unknown := [setting for setting, is_unknown in said.items() if is_unknown]:
+        raise ConfigError(f"--against {name}: {' and '.join(unknown)} cannot be said to it; measure without peers")
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -103,7 +103,9 @@ def train(run: PeerRun) -> None:
 
 def _updates_of(options: Mapping[str, Any], steps: int) -> int:
     """Gradient steps that Tianshou makes for so many collected ones."""
-    return steps // options["collect"] * round(options["collect"] * options["updates_per_step"])
+    collected: int = options["collect"]
+    updates_per_step: float = options["updates_per_step"]
+    return steps // collected * round(collected * updates_per_step)
 
 
 def _acting(policy: Any) -> Callable[[Any], Any]:

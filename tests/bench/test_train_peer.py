@@ -162,3 +162,11 @@ def test_what_a_peer_lacks_is_refused():
         peer_settings("sb3", load_config("cartpole-sac", environ={}), "equal")
     with pytest.raises(ConfigError, match="no published settings of td3 on LunarLanderContinuous"):
         peer_settings("sb3", load_config("lunarlandercontinuous-td3", environ={}), "best")
+
+
+@pytest.mark.parametrize(
+    "setting", ["environment.id=corridor:Corridor-v0", "environment.frame_stack=4", "environment.max_episode_steps=50"]
+)
+def test_an_environment_that_peers_cannot_make_is_refused(setting):
+    with pytest.raises(ConfigError, match=f"--against sb3: {setting} cannot be said to it"):
+        peer_settings("sb3", load_config("cartpole-dqn", overrides=[setting], environ={}), "equal")
