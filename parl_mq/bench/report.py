@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
 Params = Mapping[str, int | float | str]
+FIGURES: Final = ("median", "min", "max")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,7 @@ class Contender:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Median, least and greatest of the rounds of one contender, in `unit`."""
+    """Median, least and greatest of the rounds of one contender, in `unit`; infinite: it never came to that."""
 
     measure: str
     system: str
@@ -56,14 +59,21 @@ class BenchReport:
     results: tuple[Result, ...]
 
     def to_json(self) -> str:
-        """One line of JSON, the last that `parl-mq bench --json` prints."""
-        return json.dumps(asdict(self))
+        """One line of JSON, the last that `parl-mq bench --json` prints; null stands for never."""
+        results = [
+            {**asdict(result), **{name: _finite(getattr(result, name)) for name in FIGURES}} for result in self.results
+        ]
+        return json.dumps({"bench": self.bench, "machine": dict(self.machine), "results": results}, allow_nan=False)
 
     @classmethod
     def from_json(cls, line: str) -> BenchReport:
         """The report of which `to_json` made this line."""
         read = json.loads(line)
-        return cls(read["bench"], read["machine"], tuple(Result(**result) for result in read["results"]))
+        results = [
+            {**result, **{name: math.inf if result[name] is None else result[name] for name in FIGURES}}
+            for result in read["results"]
+        ]
+        return cls(read["bench"], read["machine"], tuple(Result(**result) for result in results))
 
     def rows(self) -> list[tuple[str, ...]]:
         """The results as text for a table: measure, system, params, median, min, max, unit."""
@@ -122,6 +132,10 @@ def _result(contender: Contender, taken: Sequence[float]) -> Result:
         min(taken),
         max(taken),
     )
+
+
+def _finite(figure: float) -> float | None:
+    return figure if math.isfinite(figure) else None
 
 
 def _words(params: Params) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -11,12 +12,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from parl_mq.bench.report import BenchReport, Result
+from parl_mq.bench.report import FIGURES, BenchReport, Result
 
 OWN: Final = "parl_mq"
 CASE: Final = ("rows", "leaves", "batch")
 """Parameters that two systems share where they do the same work."""
-_FIGURES: Final = ("median", "min", "max", "ratio")
+_FIGURES: Final = (*FIGURES, "ratio")
+UNRATED: Final = ("return", "x")
+"""Units whose ratios say nothing: returns have no zero, and `x` is a ratio itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +90,7 @@ def _grid(measure: str, unit: str, results: Sequence[Result]) -> Grid:
             *(_text(result.params.get(name, "")) for name in varying),
             result.system,
             *(_figure(value) for value in (result.median, result.min, result.max)),
-            _ratio(result.median / best[_case(result)]) if _case(result) in best else "",
+            _ratio(result, best),
         )
         for result in results
     ]
@@ -108,6 +111,8 @@ def _case(result: Result) -> tuple[object, ...]:
 
 
 def _figure(value: float) -> str:
+    if not math.isfinite(value):
+        return "never"
     return f"{value:,.1f}" if value < 1000 else f"{value:,.0f}"
 
 
@@ -115,5 +120,9 @@ def _text(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _ratio(value: float) -> str:
+def _ratio(result: Result, best: Mapping[tuple[object, ...], float]) -> str:
+    over = best.get(_case(result), math.inf)
+    if result.unit in UNRATED or not math.isfinite(result.median) or not math.isfinite(over):
+        return ""
+    value = result.median / over
     return f"{value:.2f}" if value < 100 else f"{value:,.0f}"

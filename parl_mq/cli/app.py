@@ -61,6 +61,7 @@ bench_app.command("tree")(bench.tree)
 bench_app.command("replay")(bench.replay)
 bench_app.command("service")(bench.service)
 bench_app.command("scale")(bench.scale)
+bench_app.command("train")(bench.train)
 app.command("hub", rich_help_panel=NODES)(nodes.hub)
 app.add_typer(replay.app, rich_help_panel=NODES)
 for role in (nodes.learner, nodes.actor, nodes.evaluator):

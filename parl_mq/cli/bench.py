@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from parl_mq.cli import options
+
+
+class PeerKind(StrEnum):
+    """As parl_mq.bench.train_peer.Kind, for the command line."""
+
+    EQUAL = "equal"
+    BEST = "best"
+
 
 if TYPE_CHECKING:
     from parl_mq.bench.report import BenchReport
@@ -80,6 +89,58 @@ def scale(
     from parl_mq.bench.scale import run
 
     _show(lambda: run(quick=quick, tell=_tell), plot, as_json)
+
+
+def train(
+    source: options.Source,
+    settings: options.Settings = None,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, max=100, metavar="N", help="Seeds 1 to N.")] = 5,
+    directory: Annotated[
+        Path | None, typer.Option("--directory", metavar="DIR", help="Where the runs lie; else runs/bench/PRESET.")
+    ] = None,
+    against: Against = None,
+    peer_settings: Annotated[
+        PeerKind,
+        typer.Option("--settings", help="What peers train with: the preset's settings, or their own published ones."),
+    ] = PeerKind.EQUAL,
+    peer_seconds: Annotated[
+        float, typer.Option("--peer-seconds", min=1.0, help="A peer's run ends after so many seconds.")
+    ] = 900.0,
+    plot: Plot = None,
+    as_json: options.Json = False,
+) -> None:
+    """Train with several seeds, one after another, and say what they came to.
+
+    What has ended is not run again: the same command goes on where it was cut off, also after Ctrl-C or SIGTERM.
+    Peers: sb3, tianshou.
+    """
+    import signal
+    import sys
+
+    from parl_mq.bench.train import TrainBench, run
+    from parl_mq.errors import EXIT_INTERRUPTED, EXIT_OK
+    from parl_mq.observe.plots import check_format
+    from parl_mq.observe.run_table import print_runs, result_console
+
+    if plot is not None:
+        check_format(plot)
+    bench = TrainBench(
+        source,
+        tuple(settings or ()),
+        num_seeds=seeds,
+        directory=directory,
+        peers=tuple(against or ()),
+        kind=peer_settings.value,
+        peer_seconds=peer_seconds,
+    )
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_OK))  # the run under way is ended in order too
+    try:
+        outcome = run(bench, _tell, plot)
+    except KeyboardInterrupt:
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    print_runs(outcome.compared, result_console(sys.stderr))
+    _tell(f"drawn: {outcome.picture}")
+    _show(lambda: outcome.report, None, as_json)
 
 
 def _show(measure: Callable[[], BenchReport], plot: Path | None, as_json: bool) -> None:

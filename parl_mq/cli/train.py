@@ -47,6 +47,7 @@ def train(
 
     from parl_mq.config.loader import load_with_origins
     from parl_mq.errors import ParlError
+    from parl_mq.observe.elapsed import process_started_at
 
     flags = {
         ("--actors", "actor.num_actors"): _count("--actors", actors),
@@ -59,7 +60,7 @@ def train(
     implied = [] if stop_at_return is None else [_flag_setting("--stop-at-return", "stop.at_target", True)]
     named = [_flag_setting(flag, key, value) for (flag, key), value in flags.items() if value is not None]
     given = options.settings_of_flags(settings, [*named, *implied])
-    loaded, started_at = load_with_origins(source, overrides=given), _process_started_at()
+    loaded, started_at = load_with_origins(source, overrides=given), process_started_at()
     if AUTO in (actors, learners):
         split = _planned(loaded.config, {"--actors": actors, "--learners": learners})
         loaded = load_with_origins(source, overrides=options.settings_of_flags(settings, [*named, *implied, *split]))
@@ -124,17 +125,6 @@ def _flag_setting(flag: str, key: str, value: Any) -> Setting:
 
     shown = flag if value is True else f"{flag} {value}"
     return Setting(tuple(key.split(".")), value, Origin("flag", shown))
-
-
-def _process_started_at() -> float:
-    """Monotonic time at which this process was started, s: the interpreter's own start counts too."""
-    import os
-    import time
-
-    with open("/proc/self/stat") as stat:
-        ticks = int(stat.read().rpartition(")")[2].split()[19])
-    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
-    return time.monotonic() - age_s
 
 
 @dataclass(frozen=True)

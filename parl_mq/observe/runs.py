@@ -123,10 +123,19 @@ def read_settings(path: Path) -> Settings:
         raise UsageError(f"{path}: there is no such directory")
     if not is_run(path):
         raise RecordError(f"{path} is no run directory: it has no {CONFIG} with {CHECKPOINTS}/ beside it")
-    settings = dict(_leaves(_parsed(path / CONFIG, tomllib.loads), ""))
+    settings = dict(dotted(_parsed(path / CONFIG, tomllib.loads)))
     if missing := {"environment.id", "algorithm.name"} - settings.keys():
         raise RecordError(f"{path / CONFIG} is no run's: it does not set {', '.join(sorted(missing))}")
     return settings
+
+
+def dotted(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The values of nested tables by dotted key."""
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield from dotted(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
 
 
 def _search(path: Path, depth: int) -> Iterator[Path]:
@@ -181,14 +190,6 @@ def _without_summary(path: Path, settings: Settings, now: float) -> Run:
         wall_s=curve.wall_s,
         time_to_target_s=None if place is None else float(curve.evaluations.wall_s[place]),
     )
-
-
-def _leaves(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    for name, value in table.items():
-        if isinstance(value, dict):
-            yield from _leaves(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
 
 
 def _parsed(path: Path, parse: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -18,10 +18,17 @@ from parl_mq.rollout.stepper import Stepper
 from parl_mq.spec import TableSpec
 
 if TYPE_CHECKING:
-    from parl_mq.algorithms.base import Policy
+    from parl_mq.algorithms.base import Observation
 
 MAX_ENVS: Final = 64
 """Environments that play at once, at most; each takes memory, and beyond this a vector step hardly gains."""
+
+
+class GreedyPolicy(Protocol):
+    """What is judged."""
+
+    def act_greedily(self, obs: Observation) -> npt.NDArray[Any]:
+        """[M, ...] actions without exploration, in the environment's scale."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +86,7 @@ class Evaluator:
         """Environments that play at once: what the policy must be made for."""
         return self._stepper.num_envs
 
-    def evaluate(self, policy: Policy, should_stop: Callable[[], bool] = lambda: False) -> Evaluation | None:
+    def evaluate(self, policy: GreedyPolicy, should_stop: Callable[[], bool] = lambda: False) -> Evaluation | None:
         """Plays all episodes; blocks until then.
 
         Args:

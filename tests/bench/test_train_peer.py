@@ -1,0 +1,172 @@
+"""How a peer's training is judged and recorded, and what peers are given; no peer is needed for that."""
+
+from __future__ import annotations
+
+import tomllib
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from parl_mq.bench import train_peers_sb3, train_peers_tianshou
+from parl_mq.bench.train_peer import PeerRun, PeerSettings, steps_of_updates
+from parl_mq.bench.train_peers import peer_settings
+from parl_mq.bench.train_runs import read_training
+from parl_mq.config.loader import load_config
+from parl_mq.errors import ConfigError
+from parl_mq.observe.files import CHECKPOINTS, CONFIG
+from parl_mq.observe.runs import read_run
+from parl_mq.rollout.environments import make_vector
+from parl_mq.rollout.evaluation import Evaluator
+from parl_mq.services.run_directory import RunDirectory
+
+
+class Clock:
+    """Goes on by hand, and by itself with each reading."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        self.now += 0.5
+        return self.now
+
+
+def push_right(obs):
+    return np.ones(len(obs), np.int64)
+
+
+def lean(obs):
+    """Balances CartPole for long."""
+    return (obs[:, 2] + 0.5 * obs[:, 3] > 0).astype(np.int64)
+
+
+@pytest.fixture
+def make_run(tmp_path):
+    def make(*overrides: str, total_steps: int = 1_000, limit_s: float = 1e6) -> tuple[PeerRun, Path]:
+        config = load_config("cartpole-dqn", overrides=["evaluation.num_episodes=3", *overrides], environ={})
+        settings = PeerSettings("dqn", 4, total_steps, 100, {"learning_rate": 0.5}, "nowhere")
+        (tmp_path / CHECKPOINTS).mkdir()
+        (tmp_path / CONFIG).write_text(settings.recorded(config, "peer (best)"))
+        judge = Evaluator(partial(make_vector, config.environment), num_episodes=3, seed=config.evaluation.seed)
+        directory = RunDirectory(tmp_path)
+        run = PeerRun(directory, config, settings, judge, started_at=90.0, limit_s=limit_s, clock=Clock())
+        return run, tmp_path
+
+    return make
+
+
+def test_a_peers_run_reads_as_a_run_of_parl_mq(make_run):
+    run, path = make_run("stop.target_return=100", "seed=7")
+    run.begin()
+    assert run.goes_on(push_right, 50, 5)  # not due yet
+    assert run.goes_on(push_right, 100, 10)
+    assert not run.goes_on(lean, 200, 20)
+    run.finish(200, 20)
+    read = read_run(path, now=0.0)
+    assert (read.state, read.reached, read.seed, read.env_steps, read.updates) == ("done", True, 7, 200, 20)
+    assert read.preset == "cartpole-dqn, peer (best)"
+    assert read.eval_return is not None
+    assert read.eval_return >= 100
+
+
+def test_set_up_and_evaluations_are_no_training_time(make_run):
+    run, path = make_run("stop.target_return=100")
+    run.begin()  # at 100.5, 10.5 s after the start
+    run.goes_on(push_right, 100, 10)
+    run.goes_on(lean, 200, 20)
+    run.finish(200, 20)
+    training = read_training(read_run(path, now=0.0))
+    summary = RunDirectory(path).read_summary()
+    assert summary is not None
+    assert summary["first_env_step_s"] == 10.5
+    assert summary["evaluation_s"] == 2 * 0.5  # the clock is read once at the start of each and once at its end
+    assert training.to_target_s == summary["time_to_target_s"]
+    assert training.training_s == training.to_target_s - 10.5 - 1.0
+    assert training.steps_to_target == 200
+    assert training.updates_per_s == pytest.approx(20 / (summary["wall_s"] - 10.5 - 1.0))
+
+
+def test_without_its_target_a_run_ends_with_its_steps_or_its_time(make_run):
+    run, _ = make_run(total_steps=300)
+    run.begin()
+    assert run.goes_on(push_right, 299, 1)
+    assert not run.goes_on(push_right, 300, 1)
+
+
+def test_time_ends_a_run(make_run):
+    run, path = make_run(limit_s=11.5)
+    run.begin()  # 10.5 s
+    assert run.goes_on(push_right, 1, 0)  # 11 s
+    assert not run.goes_on(push_right, 2, 0)  # 11.5 s
+    run.finish(2, 0)
+    assert read_training(read_run(path, now=0.0)).to_target_s == np.inf
+
+
+def test_updates_are_counted_in_steps_of_the_preset():
+    assert steps_of_updates(load_config("cartpole-dqn", environ={}), 200) == 200 * 256 / 8
+    assert steps_of_updates(load_config("halfcheetah-sac", environ={}), 10_000) == 10_000
+
+
+KNOWN = [
+    (peer, kind, preset)
+    for peer, presets in (
+        ("sb3", ("cartpole-dqn", "lunarlander-dqn", "pendulum-sac", "halfcheetah-sac")),
+        ("tianshou", ("cartpole-dqn", "lunarlander-dqn", "pendulum-sac", "halfcheetah-sac")),
+    )
+    for kind in ("equal", "best")
+    for preset in presets
+]
+
+
+@pytest.mark.parametrize(("peer", "kind", "preset"), KNOWN)
+def test_what_peers_are_measured_at_is_recorded_in_full(peer, kind, preset):
+    config = load_config(preset, environ={})
+    settings = peer_settings(peer, config, kind)
+    recorded = tomllib.loads(settings.recorded(config, "label"))
+    assert recorded["environment"]["id"] == config.environment.id
+    assert recorded["stop"]["max_steps"] == settings.total_steps
+    assert recorded["algorithm"] == {"name": config.algorithm.name, **settings.options}
+    assert recorded["source"]
+
+
+def test_equal_settings_of_sb3_make_as_many_updates_and_move_the_target_as_far():
+    config = load_config("lunarlander-dqn", environ={})
+    settings = train_peers_sb3.settings_of(config, "equal")
+    options = settings.options
+    assert (settings.num_envs, options["train_freq"], options["gradient_steps"]) == (32, 1, 2)
+    assert options["target_update_interval"] == 32  # once for each step of all environments
+    assert 1 - options["tau"] == pytest.approx((1 - 0.01) ** 2)
+    assert options["n_steps"] == 3
+    assert "without prioritized replay and double targets" in settings.source
+
+
+def test_equal_settings_of_sb3_where_updates_are_rarer_than_steps():
+    config = load_config("cartpole-dqn", overrides=["actor.num_envs=4"], environ={})
+    options = train_peers_sb3.settings_of(config, "equal").options
+    assert (options["train_freq"], options["gradient_steps"]) == (8, 1)  # 4 * 8 steps for an update
+    assert options["tau"] == pytest.approx(0.02)
+
+
+def test_equal_settings_of_tianshou_have_the_presets_ratio_and_replay():
+    settings = train_peers_tianshou.settings_of(load_config("cartpole-dqn", environ={}), "equal")
+    assert settings.num_envs == settings.options["collect"] == 64
+    assert settings.options["updates_per_step"] == 1 / 32
+    assert settings.options["prioritized"]
+    assert settings.options["target_update_freq"] == 50  # tau 0.02 at every update
+
+
+def test_what_a_peer_lacks_is_refused():
+    with pytest.raises(ConfigError, match="sac-discrete"):
+        peer_settings("sb3", load_config("cartpole-sac", environ={}), "equal")
+    with pytest.raises(ConfigError, match="no published settings of td3 on LunarLanderContinuous"):
+        peer_settings("sb3", load_config("lunarlandercontinuous-td3", environ={}), "best")
+
+
+@pytest.mark.parametrize(
+    "setting", ["environment.id=corridor:Corridor-v0", "environment.frame_stack=4", "environment.max_episode_steps=50"]
+)
+def test_an_environment_that_peers_cannot_make_is_refused(setting):
+    with pytest.raises(ConfigError, match=f"--against sb3: {setting} cannot be said to it"):
+        peer_settings("sb3", load_config("cartpole-dqn", overrides=[setting], environ={}), "equal")
