@@ -450,8 +450,10 @@ class Supervisor:
 
     @property
     def _fork_limit_s(self) -> float:
-        """The first fork of a zygote has to wait for torch. Where that takes too long, killing it again and again would
-        not make it faster: each time in a row it may take twice as long.
+        """The first fork of a zygote has to wait for torch.
+
+        Where that takes too long, killing it again and again would not make it faster: each time in a row it may take
+        twice as long.
         """
         at_first_s = max(START_S, self._config.node.busy_limit_s)
         return float(at_first_s * 2 ** min(self._vain_forks, MOST_DOUBLINGS))
