@@ -57,6 +57,8 @@ BEYOND_REPAIR: Final = (EXIT_USAGE, EXIT_NOT_ALLOWED, EXIT_CONFIG)
 """A process that ends with one of these would do so again."""
 PROGRESS_COMES_S: Final = 2.0
 """The hub tells of its progress four times a second."""
+MOST_DOUBLINGS: Final = 4
+"""Of the time that a fork may take."""
 LAST_WORDS_S: Final = 2.0
 """What a hub said before it ended is on its way for a moment."""
 HEALTH_EVERY_S: Final = 0.25
@@ -140,6 +142,7 @@ class Supervisor:
         self._zygote: Zygote | None = None
         self._zygote_is_there = asyncio.Event()
         self._forking = asyncio.Lock()
+        self._vain_forks = 0
         self._run_id: str | None = None
         self._failed: asyncio.Future[NodeFailed] = asyncio.get_running_loop().create_future()
         self._lost: asyncio.Queue[str] = asyncio.Queue()  # as many as there are nodes, at most
@@ -447,18 +450,31 @@ class Supervisor:
 
     async def _fork_or_fell(self, zygote: Zygote, request: dict[str, object], log: Path) -> ForkedProcess | None:
         """A new child; None where the zygote has died, or hangs and is killed."""
-        limit_s = max(START_S, self._config.node.busy_limit_s)  # the first one has to wait for torch
+        limit_s = self._fork_limit_s
         try:
             async with asyncio.timeout(limit_s):
-                return await zygote.fork(request, log)
+                forked = await zygote.fork(request, log)
+            self._vain_forks = 0
+            return forked
         except ConnectionError:
             self._zygote_is_there.clear()
         except TimeoutError:
             self._zygote_is_there.clear()
+            self._vain_forks += 1
             hanging = self._children[ZYGOTE]
             hanging.hung_s = limit_s
             hanging.send_signal(signal.SIGKILL)
         return None
+
+    @property
+    def _fork_limit_s(self) -> float:
+        """The first fork of a zygote has to wait for torch.
+
+        Where that takes too long, killing it again and again would not make it faster: each time in a row it may take
+        twice as long.
+        """
+        at_first_s = max(START_S, self._config.node.busy_limit_s)
+        return float(at_first_s * 2 ** min(self._vain_forks, MOST_DOUBLINGS))
 
     @property
     def _hub_endpoint(self) -> str:

@@ -66,10 +66,10 @@ def test_a_run_survives_the_death_of_each_of_its_nodes_in_turn(tmp_path: Path) -
     _assert_balanced(summary)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_each_of_two_replay_nodes_may_die_and_return_with_every_row_accounted_for(tmp_path: Path) -> None:
     with running(tmp_path / "run", "--actors", "2", "--set", "replay.nodes=2") as run:
-        run.wait_until_training()
+        run.wait_until_training(240)
         for victim in ("replay-0", "replay-1"):
             before = run.nodes()[victim]
             before.kill()
@@ -90,10 +90,10 @@ def test_each_of_two_replay_nodes_may_die_and_return_with_every_row_accounted_fo
     _assert_balanced(summary)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_replay_node_that_dies_while_the_run_ends_says_what_its_ring_holds(tmp_path: Path) -> None:
     with running(tmp_path / "run", "--max-steps", "4000") as run:
-        nodes = dict(run.wait_until_training())
+        nodes = dict(run.wait_until_training(240))
         nodes["evaluator-0"].send_signal(signal.SIGSTOP)  # the end waits for its last word
         for name in ("actor-0", "learner-0"):
             run.until(lambda name=name: name not in run.alive() or None, 120)  # type: ignore[misc]
@@ -109,11 +109,11 @@ def test_a_replay_node_that_dies_while_the_run_ends_says_what_its_ring_holds(tmp
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("stopped", ["learner", "actor"])
 def test_nodes_that_have_nothing_to_do_need_no_processor(stopped: str, tmp_path: Path) -> None:
     with running(tmp_path / "run", "--set", "replay.nodes=2", "--set", "node.busy_limit_s=1000") as run:
-        nodes = run.wait_until_training()
+        nodes = run.wait_until_training(240)
         nodes[f"{stopped}-0"].send_signal(signal.SIGSTOP)
         idle = {name: node for name, node in nodes.items() if not name.startswith((stopped, "zygote"))}
         run.until(lambda: _steps_and_updates(run, quiet_s=3), 120)
@@ -159,7 +159,7 @@ def _said(*command: str) -> dict[str, Any]:
 )
 def test_a_node_that_hangs_is_killed_and_started_again(victim: str, tmp_path: Path) -> None:
     with running(tmp_path / "run", "--set", "node.busy_limit_s=4") as run:
-        hanging = run.wait_until_training()[victim]
+        hanging = run.wait_until_training(240)[victim]
         hanging.send_signal(signal.SIGSTOP)
         _replaced(run, victim, hanging)
         _wait_for_steps(run, 500)
@@ -176,7 +176,7 @@ def test_a_node_that_hangs_is_killed_and_started_again(victim: str, tmp_path: Pa
 @pytest.mark.slow
 def test_a_zygote_that_hangs_while_it_is_needed_is_started_again_with_its_children(tmp_path: Path) -> None:
     with running(tmp_path / "run", "--set", "node.busy_limit_s=4") as run:
-        nodes = dict(run.wait_until_training())
+        nodes = dict(run.wait_until_training(240))
         nodes["zygote"].send_signal(signal.SIGSTOP)
         nodes["actor-0"].kill()  # of which the zygote does not tell
         for name in ("zygote", "actor-0", "learner-0", "evaluator-0"):
@@ -187,6 +187,7 @@ def test_a_zygote_that_hangs_while_it_is_needed_is_started_again_with_its_childr
         assert code == 0, stderr
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("busy_s", "limit_s"), [(5, 20), pytest.param(30, 60, marks=pytest.mark.slow)], ids=["short", "30 s"]
 )
@@ -196,8 +197,8 @@ def test_an_actor_whose_environment_lets_nothing_else_run_for_a_while_is_not_tak
     environment = ("--set", "environment.id=tests.environments:Busy-v0")
     arguments = ("--set", f"environment.kwargs={{seconds={busy_s}, at=3000}}")
     with running(tmp_path / "run", *environment, *arguments, "--set", f"node.busy_limit_s={limit_s}") as run:
-        run.wait_until_training()
-        run.until(lambda: _figure(run, "env_steps_total") > 4000 or None, busy_s + 60)
+        run.wait_until_training(240)
+        run.until(lambda: _figure(run, "env_steps_total") > 4000 or None, busy_s + 240)
         run.process.send_signal(signal.SIGTERM)
         code, stdout, stderr = run.finish()
         assert code == 0, stderr
@@ -207,13 +208,13 @@ def test_an_actor_whose_environment_lets_nothing_else_run_for_a_while_is_not_tak
     _assert_balanced(summary)
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("stopped_s", [8, pytest.param(60, marks=pytest.mark.slow)])
 def test_while_a_replay_node_is_stopped_actors_wait_in_bounded_memory_and_go_on_soon_after(
     stopped_s: int, tmp_path: Path
 ) -> None:
     with running(tmp_path / "run", "--set", "node.busy_limit_s=1000") as run:
-        nodes = run.wait_until_training()
+        nodes = run.wait_until_training(240)
         before = nodes["actor-0"].memory_info().rss
         nodes["replay-0"].send_signal(signal.SIGSTOP)
         time.sleep(stopped_s)  # the time itself is what is tested: longer than the transport's own limit of 6 s
