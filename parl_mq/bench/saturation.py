@@ -74,8 +74,8 @@ def saturation(workload: Workload, rounds: Rounds, tell: Callable[[str], object]
     drawing = drive(Scene("sample", workload, "ipc", learners=1, path="mapped"), rounds)
     insert_costs = inserting.cost_per_row(inserting.inserts_per_s)
     draw_costs = drawing.cost_per_row(drawing.draws_per_s)
-    yield result("replay node, an insert", "us/row", params, [cost * 1e6 for cost in insert_costs])
-    yield result("replay node, a draw", "us/row", params, [cost * 1e6 for cost in draw_costs])
+    yield result("replay node, an insert", "ns/row", params, [cost * 1e9 for cost in insert_costs])
+    yield result("replay node, a draw", "ns/row", params, [cost * 1e9 for cost in draw_costs])
     for ratio in RATIOS:
         tell(f"{workload.name}: driven at {ratio} samples per insert")
         scene = Scene("drive", workload, "ipc", learners=DRIVERS, inserting=DRIVERS, path="mapped", ratio=ratio)

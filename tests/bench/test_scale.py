@@ -43,7 +43,7 @@ def test_each_size_is_run_so_often_and_set_beside_the_first_one():
     results = list(scale_waiting(machine, 3, IN_FLIGHT, tell=lambda _: None))
     assert len(machine.ran) == 3 * len(IN_FLIGHT)
     shares = {r.params["in flight"]: r.median for r in measured(results, "scaling")}
-    assert shares == {1: 1.0, 4: 1.0, 16: 1.0, 64: 0.75}
+    assert shares == {1: 100.0, 4: 100.0, 16: 100.0, 64: 75.0}
     assert [r.median for r in measured(results, "samples")] == [400.0, 1600.0, 6400.0, 19200.0]
 
 
