@@ -79,8 +79,8 @@ def scale_waiting(watching: Watch, num_runs: int, in_flight: tuple[int, ...], te
         params: Params = {"environments": "waiting", "in flight": number, "actors": size.num_actors}
         yield from rates(params, seen)
         base = base or median(each.env_steps_per_s for each in seen) / number
-        shares = [each.env_steps_per_s / (base * number) for each in seen]
-        yield result("scaling", "of linear", params, shares)
+        shares = [100 * each.env_steps_per_s / (base * number) for each in seen]
+        yield result("scaling", "% of linear", params, shares)
 
 
 def scale_computing(watching: Watch, num_runs: int, cores: int, tell: Tell) -> Iterator[Result]:

@@ -43,7 +43,7 @@ def test_each_size_is_run_so_often_and_set_beside_the_first_one():
     results = list(scale_waiting(machine, 3, IN_FLIGHT, tell=lambda _: None))
     assert len(machine.ran) == 3 * len(IN_FLIGHT)
     shares = {r.params["in flight"]: r.median for r in measured(results, "scaling")}
-    assert shares == {1: 1.0, 4: 1.0, 16: 1.0, 64: 0.75}
+    assert shares == {1: 100.0, 4: 100.0, 16: 100.0, 64: 75.0}
     assert [r.median for r in measured(results, "samples")] == [400.0, 1600.0, 6400.0, 19200.0]
 
 
@@ -99,8 +99,12 @@ def test_a_real_replay_node_is_driven_at_its_ratio_and_the_model_stands_beside(t
     monkeypatch.setattr(saturation, "WARM_S", 0.5)
     monkeypatch.setattr(saturation, "RATIOS", (8,))
     workload = replace(HALF_CHEETAH, num_rows=4096)
-    results = list(saturation.saturation(workload, Rounds(2, 0.5), tell=lambda _: None))
+    results = list(saturation.saturation(workload, Rounds(2, 1.0), tell=lambda _: None))
     by = {r.params["by"]: r for r in results if r.measure == "one replay node saturates at"}
     assert by.keys() == {"the model", "its busy seconds", "the wall"}
     assert all(0 < r.min <= r.median <= r.max for r in by.values())
+    together = [r for r in results if r.measure == "replay nodes take"]
+    assert {(r.params["replay nodes"], r.params["by"]) for r in together} == {
+        (count, by) for count in (1, 2) for by in ("busy seconds", "the wall")
+    }
     assert list(tmp_path.iterdir()) == []
