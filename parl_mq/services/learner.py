@@ -247,6 +247,7 @@ class LearnerNode:
         self._learner = learner
         self._config = config
         self._checkpoint_root = checkpoint_root
+        self._is_waiting = False
         self._idle = IdleTime(time.monotonic)
         self._figures_at = time.monotonic()
         self._checkpoint_s = 0.0
@@ -315,8 +316,10 @@ class LearnerNode:
             return []
         if batches := samples.ready_batches():
             return batches
+        self._is_waiting = True
         self._link.status.waits(lambda: samples.waiting_for)
         first = await self._stop.wait_for(samples.next_batch())
+        self._is_waiting = False
         return [] if first is None else [first, *samples.ready_batches()]
 
     async def _finish(self, samples: SampleSource, source: WeightsSource) -> None:
@@ -347,6 +350,8 @@ class LearnerNode:
 
     def _note(self, samples: SampleSource) -> None:
         self._link.status.works("updating")
+        if self._is_waiting:  # for the next batches already, while these were learned from
+            self._link.status.waits(lambda: samples.waiting_for)
         counters = self._link.status.counters
         counters["updates_total"] = self._learner.num_updates
         counters["torn_rows_total"] = samples.num_torn

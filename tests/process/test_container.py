@@ -22,8 +22,8 @@ HOMES: Final = (Path("/home"), Path("/root"), Path("/run/user"))
 RESULT: Final = Path("var/tmp/found.json")
 BOOT_S: Final = 1_500
 TEST_UNITS: Final = {
-    "parl-mq-test.target": "[Unit]\nRequires=sysinit.target systemd-journald.service parl-mq-test.service\n",
-    "parl-mq-test.service": (
+    "container-test.target": "[Unit]\nRequires=sysinit.target systemd-journald.service container-test.service\n",
+    "container-test.service": (
         "[Unit]\nAfter=sysinit.target systemd-journald.service\n[Service]\nType=oneshot\nTimeoutStartSec=infinity\n"
         f"WorkingDirectory={ROOT}\nExecStart={sys.executable} -m tests.process.in_container /{RESULT}\n"
     ),
@@ -85,7 +85,7 @@ def _booted(root: Path) -> dict[str, Any]:
     binds = [f"--bind-ro={path}" for path in _places()]
     boot = ["--register=no", "--keep-unit", "--private-network", "--quiet", *binds]
     done = subprocess.run(
-        ["systemd-nspawn", "-D", str(root), *boot, "-b", "systemd.unit=parl-mq-test.target"],
+        ["systemd-nspawn", "-D", str(root), *boot, "-b", "systemd.unit=container-test.target"],
         capture_output=True,
         text=True,
         stdin=subprocess.DEVNULL,

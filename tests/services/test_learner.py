@@ -197,10 +197,15 @@ class Trainer:
 
 
 @pytest.fixture
-async def training(tmp_path):
+def status():
+    return NodeStatus()
+
+
+@pytest.fixture
+async def training(tmp_path, status):
     work, stop = WorkThread("training"), StopSignal()
     samples, trainer = Samples(), Trainer()
-    node = LearnerNode(SimpleNamespace(status=NodeStatus()), work, stop, trainer, small_config(), tmp_path)
+    node = LearnerNode(SimpleNamespace(status=status), work, stop, trainer, small_config(), tmp_path)
     task = asyncio.create_task(node._train(samples, source=None))
     yield samples, trainer, stop, task
     stop.set("the test is over")
@@ -228,6 +233,18 @@ async def test_the_work_thread_goes_to_the_next_batches_by_itself(training):
     for _ in range(2):  # the loop has no part in it: it stands still meanwhile
         assert trainer.has_learnt.acquire(timeout=PATIENCE_S)
     assert samples.log == ["ask", "ask"]
+
+
+async def test_a_learner_that_has_learnt_from_all_there_is_says_that_it_waits(training, status):
+    samples, trainer, _, _ = training
+    samples.arrive(0)
+    await until(lambda: samples.log == ["ask"])  # and it goes on to the next ones, which are not there
+    trainer.may_go_on.release()
+    await until(lambda: samples.log == ["ask", 0] and status.progress == 1)
+    assert status.waiting_for == "the replay node"
+    samples.arrive(1)
+    trainer.may_go_on.release()
+    await until(lambda: status.progress == 2)
 
 
 async def test_batches_beyond_two_groups_stay_where_they_are_counted_as_prefetched(training):
