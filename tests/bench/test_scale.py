@@ -12,7 +12,7 @@ from parl_mq.bench.plots import write_scaling
 from parl_mq.bench.report import BenchReport
 from parl_mq.bench.saturation import Driven
 from parl_mq.bench.scale import IN_FLIGHT, scale_computing, scale_waiting, waiting_settings, waiting_size
-from parl_mq.bench.service import Rounds
+from parl_mq.bench.service import Rounds, Scene
 from parl_mq.bench.watched_run import OTHERS, Observed
 from parl_mq.bench.workloads import HALF_CHEETAH
 from parl_mq.config.models import EnvironmentConfig
@@ -94,17 +94,28 @@ def test_capacity_is_what_a_busy_second_takes_and_a_saturated_thread_has_no_othe
     assert driven.cost_per_row(driven.draws_per_s) == [0.5 / 800, 0.8 / 1600]
 
 
-def test_a_real_replay_node_is_driven_at_its_ratio_and_the_model_stands_beside(tmp_path, monkeypatch):
+def test_the_model_stands_beside_the_driven_node_at_each_ratio(monkeypatch):
+    def drive_nodes(scene, rounds, count):
+        draws = 1e6 if scene.learners else 0.0
+        return [Driven(inserts_per_s=[1e5], draws_per_s=[draws], busy=[0.5], delayed=[0.25])] * count
+
+    monkeypatch.setattr(saturation, "drive_nodes", drive_nodes)
+    results = list(saturation.saturation(HALF_CHEETAH, Rounds(1, 1.0), tell=lambda _: None))
+    at_8 = {
+        r.params["by"]: r.median for r in measured(results, "one replay node saturates at", **{"samples per insert": 8})
+    }
+    assert at_8["the model"] == pytest.approx(1 / (5e-6 + 8 * 5e-7))
+    assert at_8["its busy seconds"] == pytest.approx(2e5)
+    assert [r.median for r in measured(results, "replay node, driven")] == [0.75, 0.75, 0.75]
+    assert [r.median for r in measured(results, "replay nodes take", by="the wall")] == [1e5, 2e5]
+
+
+@pytest.mark.timeout(150)
+def test_two_real_replay_nodes_are_driven_at_once_and_end(tmp_path, monkeypatch):
     monkeypatch.setattr(service, "SHARED_MEMORY", tmp_path)
     monkeypatch.setattr(saturation, "WARM_S", 0.5)
-    monkeypatch.setattr(saturation, "RATIOS", (8,))
-    workload = replace(HALF_CHEETAH, num_rows=4096)
-    results = list(saturation.saturation(workload, Rounds(2, 1.0), tell=lambda _: None))
-    by = {r.params["by"]: r for r in results if r.measure == "one replay node saturates at"}
-    assert by.keys() == {"the model", "its busy seconds", "the wall"}
-    assert all(0 < r.min <= r.median <= r.max for r in by.values())
-    together = [r for r in results if r.measure == "replay nodes take"]
-    assert {(r.params["replay nodes"], r.params["by"]) for r in together} == {
-        (count, by) for count in (1, 2) for by in ("busy seconds", "the wall")
-    }
+    scene = Scene("drive", replace(HALF_CHEETAH, num_rows=4096), "ipc", learners=1, inserting=1, path="mapped", ratio=8)
+    for driven in saturation.drive_nodes(scene, Rounds(1, 1.0), 2):
+        assert min(*driven.inserts_per_s, *driven.draws_per_s, *driven.busy) > 0
+        assert 0 < driven.occupied[0] < 2
     assert list(tmp_path.iterdir()) == []
