@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -36,8 +36,8 @@ UNITS: Final = {
     "actor": "parl-mq-actor@0.service",
     "evaluator": "parl-mq-evaluator.service",
 }
-WATCHDOG_S: Final = 5
-"""Of the units of a test: the usual one would make it long."""
+WATCHDOG_S: Final = 8
+"""Of units that are to hang: the usual one would make a test long, and a shorter one ends nodes that only starve."""
 LIMIT_S: Final = 400.0
 
 
@@ -54,8 +54,8 @@ class Services:
         self.units = home / ".config/systemd/user"
         self._logs = home.parent
 
-    def install(self, *settings: str) -> None:
-        """Writes the units, with a watchdog for the impatient."""
+    def install(self, *settings: str, hang: Collection[str] = ()) -> None:
+        """Writes the units, with a watchdog for the impatient on the roles that are to hang."""
         flags = [word for text in (*SETTINGS, *settings) for word in ("--set", text)]
         command(
             sys.executable,
@@ -70,10 +70,11 @@ class Services:
             "run",
             *flags,
         )
-        for name in {unit.replace("@0", "@") for unit in UNITS.values()}:
+        for role, unit in UNITS.items():
+            name, watchdog = unit.replace("@0", "@"), f"WatchdogSec={WATCHDOG_S}\n" if role in hang else ""
             folder = self.units / f"{name}.d"
             folder.mkdir(exist_ok=True)
-            limits = f"WatchdogSec={WATCHDOG_S}\nTimeoutAbortSec=2\nRestartSec=0.2\n"
+            limits = f"{watchdog}TimeoutAbortSec=2\nRestartSec=0.2\n"
             (folder / "test.conf").write_text(f"[Service]\n{limits}StandardError=append:{self._logs}/%N.log\n")
         systemctl("daemon-reload")
 
@@ -92,6 +93,10 @@ class Services:
     def main_pid(self, role: str) -> int:
         """Process of a role's service; 0 while there is none."""
         return int(systemctl("show", "--property=MainPID", "--value", UNITS[role]))
+
+    def wait_until(self, state: str) -> None:
+        """Until every role's service is in this state."""
+        poll_until(lambda: set(self.states().values()) == {state} or None, LIMIT_S)
 
     def states(self) -> dict[str, str]:
         """How each role's service is."""
@@ -139,10 +144,11 @@ def short(services: Services) -> dict[str, Any]:
 
     The two that start without torch were chosen: this test is part of every run.
     """
-    services.install("stop.at_target=false")
+    services.install("stop.at_target=false", hang=["hub"])
     systemctl("start", "parl-mq.target")
     services.wait_for_more_updates()
     services.strike(replay=signal.SIGKILL, hub=signal.SIGSTOP)
+    services.wait_until("active")
     states = services.states()
     duration_s = services.stop()
     return {
@@ -155,20 +161,21 @@ def short(services: Services) -> dict[str, Any]:
 
 def whole(services: Services) -> dict[str, Any]:
     """Every role is killed and stopped in turn; then the run is trained to its target."""
-    services.install("stop.at_target=false")
+    services.install("stop.at_target=false", hang=UNITS)
     systemctl("start", "parl-mq.target")
     services.wait_for_more_updates()
     for number in (signal.SIGKILL, signal.SIGSTOP):
         for role in UNITS:
             services.strike(**{role: number})
             print(f"{role} is back after {number.name}", file=sys.stderr, flush=True)
+    services.wait_until("active")
     restarts = {role: int(systemctl("show", "--property=NRestarts", "--value", unit)) for role, unit in UNITS.items()}
     states = services.states()
     duration_s = services.stop()
     left = nodes()
     services.install("stop.at_target=true", "algorithm.batch_size=32")
     systemctl("start", "parl-mq.target")
-    poll_until(lambda: all(state == "inactive" for state in services.states().values()) or None, 5 * LIMIT_S)
+    services.wait_until("inactive")
     systemctl("restart", "parl-mq.target")  # as the next start of the machine does: nothing is begun again
     return {
         "states": states,
