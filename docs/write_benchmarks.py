@@ -44,6 +44,7 @@ def filled(page: str, reports: Mapping[str, BenchReport]) -> str:
         "service": lambda: _tables(reports["service"]),
         "plans": lambda: "\n".join(_plan(json.loads(path.read_text("utf-8"))) for path in sorted(PLANS.glob("*.json"))),
         "scale": lambda: _tables(reports["scale"]),
+        "encryption": lambda: _tables(reports["encryption"]),
     }
     for mark, text in texts.items():
         pattern = rf"(<!-- {mark} -->\n).*?(<!-- end -->)"

@@ -26,6 +26,7 @@ from parl_mq.errors import (
     SnapshotError,
     UsageError,
 )
+from parl_mq.services.attachment import PublicPlace
 from parl_mq.services.preflight import check_run
 from parl_mq.services.rings import check_rings, rings_of_run, sweep
 from parl_mq.services.run_directory import RunDirectory
@@ -80,6 +81,8 @@ def train(
     end_when: Callable[[RunProgress], bool] | None = None,
     on_event: Callable[[str], None] | None = None,
     started_at: float | None = None,
+    bind: str | None = None,
+    advertise: str | None = None,
 ) -> Result:
     """Trains with every node on this machine, and returns when all of them have ended.
 
@@ -95,6 +98,9 @@ def train(
         end_when: called as often; the run ends in order once it says True.
         on_event: called with a line for people when a node has failed and was started again; None logs it.
         started_at: monotonic time from which the run's seconds count; None: now.
+        bind: `tcp://HOST` or `tcp://HOST:PORT` where actors on other machines may join with a join file, which is made
+            in the run directory and told to `on_event`; None: nowhere.
+        advertise: host by which they reach this one; None: that of `bind`.
 
     Raises:
         ConfigError: the settings are impossible, the algorithm cannot learn in the environment, the device is not
@@ -107,6 +113,7 @@ def train(
         KeyboardInterrupt: Ctrl-C came a second time; everything was ended at once.
     """
     started_at = time.monotonic() if started_at is None else started_at
+    public = None if bind is None else PublicPlace.of(bind, advertise)
     settings = config if isinstance(config, RunConfig) else load_config(config)
     spec = check_run(settings, reused_bytes=_bytes_of_rings(settings, run_dir) if resume else 0)
     stop, kill = StopSignal(), StopSignal()
@@ -130,6 +137,7 @@ def train(
                     started_at=started_at,
                     on_progress=_heard_by(on_progress, end_when, stop),
                     on_event=on_event or log.warning,
+                    public=public,
                 )
                 await supervisor.run(stop, kill)
 

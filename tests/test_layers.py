@@ -94,6 +94,24 @@ def _imported_by(node: ast.AST) -> list[str]:
     return [name if name.removeprefix("parl_mq.") in MODULES else node.module or "" for name in names]
 
 
+def _dangers(tree: ast.Module) -> Iterator[str]:
+    """Calls that could run code which stands in what they read."""
+    for call in [node for node in ast.walk(tree) if isinstance(node, ast.Call)]:
+        owner, _, name = ast.unparse(call.func).rpartition(".")
+        given = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
+        if (
+            (not owner and name in ("eval", "exec", "compile", "__import__"))
+            or name in ("recv_pyobj", "send_pyobj", "recv_serialized", "unsafe_load", "full_load")
+            or (owner == "torch" and name == "load" and given.get("weights_only") != "True")
+            or (owner == "yaml" and name == "load")
+            or given.get("allow_pickle", "False") != "False"
+            or owner == "multiprocessing"
+            or "object_hook" in given
+            or "ext_hook" in given
+        ):
+            yield f"line {call.lineno}: {ast.unparse(call)}"
+
+
 def _rank(name: str) -> int:
     (rank,) = (rank for rank, group in enumerate(GROUPS) if name.partition(".")[0] in group)
     return rank
@@ -137,6 +155,22 @@ def test_heavy_dependency_stays_at_home(dependency: str) -> None:
 def test_nothing_loads_code_from_bytes() -> None:
     users = {name for name, tree in MODULES.items() if NEVER & {used.partition(".")[0] for used in _imports(tree)}}
     assert users == set()
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_nothing_that_was_read_becomes_code(name: str) -> None:
+    assert list(_dangers(MODULES[name])) == []
+
+
+def test_calls_that_make_code_of_what_was_read_are_found() -> None:
+    for line in (
+        "torch.load(path)", "torch.load(path, weights_only=False)", "socket.recv_pyobj()", "socket.send_pyobj(x)",
+        "eval(text)", "exec(text)", "compile(text, '', 'exec')", "yaml.load(file)", "np.load(file, allow_pickle=True)",
+        "multiprocessing.Queue()", "__import__(name)", "msgpack.unpackb(x, object_hook=f)",
+    ):  # fmt: skip
+        assert len(list(_dangers(ast.parse(line)))) == 1, line
+    for line in ("torch.load(path, weights_only=True)", "re.compile(text)", "model.eval()", "np.load(file)"):
+        assert list(_dangers(ast.parse(line))) == [], line
 
 
 @pytest.mark.parametrize("module", LIGHT)

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from parl_mq.bench.peers import open_peers, versions
 from parl_mq.bench.replay_users import FRAGMENT_LENGTH
 from parl_mq.bench.report import BenchReport, Params, Result, describe_machine
-from parl_mq.bench.service_node import TICK_S, NodeTask
+from parl_mq.bench.service_node import TICK_S, NodeTask, TaskKeys
 from parl_mq.bench.service_peers import PEERS, MeasurePeer
 from parl_mq.bench.tables import OWN
 from parl_mq.bench.workloads import ATARI, HALF_CHEETAH, Workload
@@ -58,7 +58,7 @@ class Scene:
     Attributes:
         measure: what is shown.
         workload: the rows.
-        transport: `ipc` or `tcp`.
+        transport: `ipc`, `tcp`, or `curve`: tcp, encrypted.
         learners: clients that draw.
         inserting: clients that insert.
         path: `mapped` or `socket`: how rows reach the learners.
@@ -109,10 +109,21 @@ def scenes(vectors: Workload, frames: Workload, *, quick: bool) -> list[Scene]:
     return chosen
 
 
+def curve_scenes(workloads: Sequence[Workload]) -> list[Scene]:
+    """The same over tcp with and without encryption, side by side."""
+    return [
+        replace(scene, workload=workload, transport=transport)
+        for workload in workloads
+        for scene in (Scene("sample", workload, "tcp", learners=1), Scene("insert", workload, "tcp", inserting=1))
+        for transport in ("tcp", "curve")
+    ]
+
+
 def run(
     against: Sequence[str] = (),
     *,
     quick: bool = False,
+    curve: bool = False,
     tell: Callable[[str], object] = lambda _: None,
     scale: float = 1.0,
 ) -> BenchReport:
@@ -121,6 +132,7 @@ def run(
     Args:
         against: peers to measure beside: "ray", "reverb".
         quick: small tables, ipc alone, short rounds.
+        curve: what encryption costs over tcp, instead of everything else.
         tell: hears what is being done.
         scale: of the number of rows.
 
@@ -134,7 +146,8 @@ def run(
     frames = replace(ATARI, num_rows=int((QUICK_FRAMES if quick else ATARI.num_rows) * scale))
     rounds = Rounds(3, 0.3) if quick else Rounds(7, 1.0)
     results: list[Result] = []
-    for scene in scenes(vectors, frames, quick=quick):
+    chosen = curve_scenes((vectors, frames)) if curve else scenes(vectors, frames, quick=quick)
+    for scene in chosen:
         tell(f"{scene.workload.name}: {scene.measure}, {scene.path}, {scene.transport}")
         results += measure(scene, rounds)
         if scene.transport == "ipc" and scene.path == "socket" and scene.learners < 2:
@@ -202,7 +215,13 @@ def started(scene: Scene) -> Iterator[tuple[Process, list[Process]]]:
         directory = held.enter_context(tempfile.TemporaryDirectory(prefix="parl-mq-", dir=_shared_memory()))
         endpoint = f"ipc://{directory}/data" if scene.transport == "ipc" else "tcp://127.0.0.1:0"
         task = NodeTask(
-            "replay-0", endpoint, directory, scene.workload, scene.overrides(), INSERT_STEPS[scene.workload.name]
+            "replay-0",
+            endpoint,
+            directory,
+            scene.workload,
+            scene.overrides(),
+            INSERT_STEPS[scene.workload.name],
+            keys=TaskKeys.new() if scene.transport == "curve" else None,
         )
         replay = held.enter_context(Process("replay", task))
         task = replace(task, endpoint=replay.ready().split()[1])

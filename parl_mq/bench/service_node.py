@@ -26,6 +26,7 @@ from parl_mq.config.models import RunConfig
 from parl_mq.errors import EXIT_OK
 from parl_mq.net.channel import Frame
 from parl_mq.net.credit import SenderBook
+from parl_mq.net.curve import Guard, KeyPair, Verdict, new_key_pair
 from parl_mq.net.zmq_channel import Network
 from parl_mq.replay.table import Table
 from parl_mq.services.hub_link import NodeStatus
@@ -57,6 +58,24 @@ SETTINGS: Final = "cartpole-dqn"
 
 
 @dataclass(frozen=True, slots=True)
+class TaskKeys:
+    """Key pairs of a measure's processes: public and secret one of the replay node, and of its clients."""
+
+    server: tuple[str, str]
+    client: tuple[str, str]
+
+    @classmethod
+    def new(cls) -> TaskKeys:
+        """Pairs for one measure."""
+        server, client = new_key_pair(), new_key_pair()
+        return cls((server.public, server.secret), (client.public, client.secret))
+
+    def admit(self, key: str) -> Verdict:
+        """The clients alone may connect."""
+        return Verdict.WELCOME if key == self.client[0] else Verdict.DENIED
+
+
+@dataclass(frozen=True, slots=True)
 class NodeTask:
     """What one process does.
 
@@ -67,6 +86,7 @@ class NodeTask:
         workload: the rows.
         overrides: settings of the run, as after --set.
         insert_steps: rows of one insert message.
+        keys: with which connections are encrypted; None: they are not.
     """
 
     name: str
@@ -75,6 +95,17 @@ class NodeTask:
     workload: Workload
     overrides: tuple[str, ...]
     insert_steps: int
+    keys: TaskKeys | None = None
+
+    def network(self, *, is_server: bool) -> Network:
+        """That of the process."""
+        if self.keys is None:
+            return Network()
+        if is_server:
+            return Network(guard=Guard(KeyPair(*self.keys.server), self.keys.admit))
+        network = Network(pair=KeyPair(*self.keys.client))
+        network.trust({self.endpoint: self.keys.server[0]})
+        return network
 
     def to_json(self) -> str:
         """For the process's command line."""
@@ -86,7 +117,9 @@ class NodeTask:
         fields = json.loads(text)
         shapes = {name: tuple(fields["workload"][name]) for name in ("obs_shape", "action_shape")}
         workload = Workload(**{**fields.pop("workload"), **shapes})
-        return cls(**{**fields, "workload": workload, "overrides": tuple(fields["overrides"])})
+        pairs = fields.pop("keys")
+        keys = None if pairs is None else TaskKeys(**{name: tuple(pair) for name, pair in pairs.items()})
+        return cls(**{**fields, "workload": workload, "overrides": tuple(fields["overrides"]), "keys": keys})
 
     @property
     def config(self) -> RunConfig:
@@ -234,7 +267,7 @@ def main() -> int:
     )
 
     async def serve(stop: StopSignal) -> int:
-        network = Network()
+        network = task.network(is_server=role == "replay")
         try:
             await ROLES[role](task, network, stop)
         finally:

@@ -10,6 +10,7 @@ from parl_mq.cli import (
     bench,
     doctor,
     env,
+    keys,
     nodes,
     plan,
     play,
@@ -45,6 +46,8 @@ app.command("top")(top.top)
 app.command("play")(play.play)
 app.command("doctor")(doctor.doctor)
 app.command("plan")(plan.plan)
+app.command("join-token")(keys.join_token)
+app.add_typer(keys.app)
 app.add_typer(wire_app)
 wire_app.command("dump")(wire.dump)
 app.add_typer(config_app)

@@ -66,6 +66,7 @@ def replay(
 def service(
     against: Against = None,
     quick: Quick = False,
+    curve: Annotated[bool, typer.Option("--curve", help="What encryption costs over tcp, instead.")] = False,
     as_json: options.Json = False,
 ) -> None:
     """Measure a replay node over real sockets: items a second that clients in other processes draw and insert.
@@ -73,8 +74,11 @@ def service(
     Peer: ray, with the same table in an actor. A full run takes some ten minutes and 1.5 GiB of shared memory.
     """
     from parl_mq.bench.service import run
+    from parl_mq.errors import UsageError
 
-    _show(lambda: run(against or (), quick=quick, tell=_tell), None, as_json)
+    if curve and against:
+        raise UsageError("--curve has no peers; leave --against away")
+    _show(lambda: run(against or (), quick=quick, curve=curve, tell=_tell), None, as_json)
 
 
 def scale(

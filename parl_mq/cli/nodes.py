@@ -11,6 +11,8 @@ import typer
 from parl_mq.cli import options
 
 if TYPE_CHECKING:
+    from parl_mq.services.join_file import JoinFile
+    from parl_mq.services.keyring import Keyring
     from parl_mq.services.runtime import NodeOptions
 
 
@@ -22,6 +24,8 @@ def hub(
     name: Annotated[str, typer.Option(help="The node's name, unique in the run.")] = "hub",
     settings: options.Settings = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --run-dir, if there is one.")] = False,
+    advertise: options.Advertise = None,
+    insecure: options.Insecure = False,
     started_at: Annotated[float | None, typer.Option(hidden=True, help="Monotonic time of the run's start, s.")] = None,
     lifeline_fd: options.LifelineFd = None,
 ) -> None:
@@ -53,8 +57,16 @@ def hub(
         directory.forget_summary()
         started_at = directory.cut_off_start()
     notifier = Notifier.taken_from(os.environ)
-    node = NodeOptions(name=name, hub=bind, node=run_config.node, lifeline_fd=lifeline_fd, notifier=notifier)
-    hub_options = HubOptions(run_config, run_dir, time.monotonic() if started_at is None else started_at)
+    node = NodeOptions(name=name, hub=bind[0], node=run_config.node, lifeline_fd=lifeline_fd, notifier=notifier)
+    hub_options = HubOptions(
+        run_config,
+        run_dir,
+        time.monotonic() if started_at is None else started_at,
+        public=bind[1] if len(bind) > 1 else None,
+        advertise=advertise,
+        keyring=_keyring(bind, run_config.node.keys_directory, run_dir, advertise, is_insecure=insecure),
+        is_insecure=insecure,
+    )
 
     from parl_mq.nodes import hub as entry
 
@@ -63,33 +75,45 @@ def hub(
 
 
 def replay(
-    hub: str,
-    bind: str,
-    name: str | None,
-    settings: Sequence[str] | None,
-    lifeline_fd: int | None,
+    node: NodeOptions,
+    bind: Sequence[str],
     *,
     fresh: bool,
     run_dir: Path | None,
+    advertise: str | None,
+    insecure: bool,
 ) -> None:
     """Starts a replay node; its command, which has others below it, stands in `parl_mq.cli.replay`."""
-    node = _node("replay", hub, name, settings, lifeline_fd)
-
     from parl_mq.nodes import replay as entry
     from parl_mq.services.replay import ReplayOptions
 
-    raise typer.Exit(entry.main(node, ReplayOptions(bind, fresh=fresh, run_directory=run_dir)))
+    pair = None if node.join is None else node.join.pair
+    if pair is None:  # beside its hub, it proves the same key
+        keyring = _keyring(bind, node.node.keys_directory, run_dir, advertise, is_insecure=insecure)
+        pair = None if keyring is None else keyring.pair
+    replay_options = ReplayOptions(
+        bind[0],
+        public=bind[1] if len(bind) > 1 else None,
+        pair=pair,
+        advertise=advertise,
+        is_insecure=insecure,
+        fresh=fresh,
+        run_directory=run_dir,
+    )
+    raise typer.Exit(entry.main(node, replay_options))
 
 
 def learner(
-    hub: options.Hub,
     run_dir: Annotated[Path, typer.Option(envvar="PARL_MQ_RUN_DIR", help="Where checkpoints are kept.")],
+    hub: options.Hub = None,
+    join: options.Join = None,
+    key: options.Key = None,
     name: options.Name = None,
     settings: options.NodeSettings = None,
     lifeline_fd: options.LifelineFd = None,
 ) -> None:
     """Start a learner: it draws batches, updates the networks and publishes their weights."""
-    node = _node("learner", hub, name, settings, lifeline_fd)
+    node = _node("learner", hub, name, settings, lifeline_fd, join, key)
 
     from parl_mq.nodes import learner as entry
 
@@ -97,13 +121,15 @@ def learner(
 
 
 def actor(
-    hub: options.Hub,
+    hub: options.Hub = None,
+    join: options.Join = None,
+    key: options.Key = None,
     name: options.Name = None,
     settings: options.NodeSettings = None,
     lifeline_fd: options.LifelineFd = None,
 ) -> None:
     """Start an actor: it steps environments with the newest weights and sends what it sees."""
-    node = _node("actor", hub, name, settings, lifeline_fd)
+    node = _node("actor", hub, name, settings, lifeline_fd, join, key)
 
     from parl_mq.nodes import actor as entry
 
@@ -111,13 +137,15 @@ def actor(
 
 
 def evaluator(
-    hub: options.Hub,
+    hub: options.Hub = None,
+    join: options.Join = None,
+    key: options.Key = None,
     name: options.Name = None,
     settings: options.NodeSettings = None,
     lifeline_fd: options.LifelineFd = None,
 ) -> None:
     """Start an evaluator: it judges the greedy policy on whole episodes."""
-    node = _node("evaluator", hub, name, settings, lifeline_fd)
+    node = _node("evaluator", hub, name, settings, lifeline_fd, join, key)
 
     from parl_mq.nodes import evaluator as entry
 
@@ -125,20 +153,66 @@ def evaluator(
 
 
 def _node(
-    role: str, hub: str, name: str | None, settings: Sequence[str] | None, lifeline_fd: int | None
+    role: str,
+    hub: str | None,
+    name: str | None,
+    settings: Sequence[str] | None,
+    lifeline_fd: int | None,
+    join_file: Path | None = None,
+    key: Path | None = None,
 ) -> NodeOptions:
     import os
 
     from parl_mq.config.loader import load_node_config
+    from parl_mq.errors import UsageError
     from parl_mq.services.notify import Notifier
     from parl_mq.services.runtime import NodeOptions
 
+    if (hub is None) == (join_file is None):
+        raise UsageError(f"say where the hub is, with --hub ENDPOINT or --join FILE; see parl-mq {role} --help")
     node = load_node_config(overrides=options.settings_of_flags(settings), environ=_environment(lifeline_fd))
-    name = name or _own_name(role)
+    join = None if join_file is None else _join(join_file, key, role)
+    name = name or (_own_name(role) if join is None else join.name)
+    hub = hub or (join.hub if join is not None else "")
     if lifeline_fd is None:
         _tell(f"{name} starts, and joins the hub at {hub}")  # loading torch takes seconds
     notifier = Notifier.taken_from(os.environ)
-    return NodeOptions(name=name, hub=hub, node=node, lifeline_fd=lifeline_fd, notifier=notifier)
+    return NodeOptions(name=name, hub=hub, node=node, lifeline_fd=lifeline_fd, join=join, notifier=notifier)
+
+
+def _join(path: Path, key: Path | None, role: str) -> JoinFile:
+    from parl_mq.errors import EXIT_NOT_ALLOWED, Refused
+    from parl_mq.services.join_file import read_join_file
+
+    join = read_join_file(path, key)
+    if join.role != role:
+        raise Refused(f"{path} is for a node of role {join.role}: start `parl-mq {join.role}`", EXIT_NOT_ALLOWED)
+    return join
+
+
+def _keyring(
+    bind: Sequence[str], folder: Path | None, run_dir: Path | None, advertise: str | None, *, is_insecure: bool
+) -> Keyring | None:
+    """The keys that a server asks for, made where there are none yet; None: it asks for none.
+
+    It does where others can reach it, where it has a socket for them beside its private one, and where there are keys.
+
+    Raises:
+        ConfigError: there can be no keys, or there is no address that others could use.
+    """
+    from parl_mq.errors import ConfigError
+    from parl_mq.net.endpoints import is_private, is_wildcard
+    from parl_mq.services.attachment import KEYS
+    from parl_mq.services.keyring import Keyring
+
+    endpoint = bind[-1]
+    if endpoint.startswith("tcp://") and is_wildcard(endpoint) and advertise is None:
+        raise ConfigError(f"--bind {endpoint} names no address that others could use; say it with --advertise HOST")
+    place = folder or (None if run_dir is None else run_dir / KEYS)
+    if is_insecure or endpoint.startswith("ipc://") or place is None:
+        return None  # where others could connect without keys, the network refuses to bind
+    is_for_others = len(bind) > 1 or not is_private(endpoint)
+    return Keyring.open_or_make(place) if is_for_others or folder is not None or place.is_dir() else None
 
 
 def _tell(text: str) -> None:

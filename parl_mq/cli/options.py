@@ -24,7 +24,7 @@ def presets_that_start_with(typed: str) -> list[str]:
 def _checked_endpoint(context: typer.Context, option: typer.CallbackParam, endpoint: str | None) -> str | None:
     """An address that cannot be used is told before anything heavy is loaded, as a fault of where it was said."""
     from parl_mq.errors import ConfigError, UsageError
-    from parl_mq.net.endpoints import check_endpoint, check_may_bind
+    from parl_mq.net.endpoints import check_endpoint
 
     if endpoint is None:
         return None
@@ -32,11 +32,21 @@ def _checked_endpoint(context: typer.Context, option: typer.CallbackParam, endpo
     place, error = (option.opts[0], UsageError) if is_flag else (str(option.envvar), ConfigError)
     try:
         check_endpoint(endpoint)
-        if option.name == "bind":
-            check_may_bind(endpoint)
     except ConfigError as fault:
         raise error(f"{place}: {fault}") from fault
     return endpoint
+
+
+def _checked_endpoints(context: typer.Context, option: typer.CallbackParam, endpoints: list[str] | None) -> list[str]:
+    """Each address of a repeatable option; at most one for this machine, and one that others may reach."""
+    from parl_mq.errors import UsageError
+
+    endpoints = endpoints or []
+    for endpoint in endpoints:
+        _checked_endpoint(context, option, endpoint)
+    if len(endpoints) > 2 or len({endpoint.partition(":")[0] for endpoint in endpoints}) < len(endpoints):
+        raise UsageError("--bind can be said twice, once with ipc:// and once with tcp://")
+    return sorted(endpoints)
 
 
 def _is_from_environment(context: typer.Context, name: str) -> bool:
@@ -94,13 +104,30 @@ _HUB: Final = typer.Option(
     help="The hub's endpoint, tcp:// or ipc://.",
 )
 _BIND: Final = typer.Option(
-    "--bind", metavar="ENDPOINT", callback=_checked_endpoint, help="Where to listen, tcp:// or ipc://."
+    "--bind", metavar="ENDPOINT", callback=_checked_endpoints, help="Where to listen, tcp:// or ipc://, or both."
 )
-Hub = Annotated[str, _HUB]
-Bind = Annotated[str, _BIND]
-HubOfNode = Annotated[str | None, _HUB]
-BindOfNode = Annotated[str | None, _BIND]
+Hub = Annotated[str | None, _HUB]
+Bind = Annotated[list[str], _BIND]
+BindOfNode = Annotated[list[str] | None, _BIND]
 """Of a command that starts a node only where none of its subcommands is given."""
+Join = Annotated[
+    Path | None,
+    typer.Option(
+        "--join", metavar="FILE", help="In place of --hub, on another machine: a file of `parl-mq join-token`."
+    ),
+]
+Key = Annotated[
+    Path | None,
+    typer.Option("--key", metavar="FILE", help="The node's own key, where the join file has none: `parl-mq keys new`."),
+]
+Advertise = Annotated[
+    str | None,
+    typer.Option("--advertise", metavar="HOST", help="The name or address by which other machines reach this one."),
+]
+Insecure = Annotated[
+    bool,
+    typer.Option("--insecure", help="Let other machines connect without keys: nothing is encrypted, anyone may join."),
+]
 Name = Annotated[str | None, typer.Option("--name", help="The node's name, unique in the run.")]
 LifelineFd = Annotated[
     int | None,

@@ -22,8 +22,12 @@ _OfNode = Annotated[str | None, typer.Option("--name", help="Of the replay node,
 @app.callback()
 def replay(
     context: typer.Context,
-    hub: options.HubOfNode = None,
+    hub: options.Hub = None,
+    join: options.Join = None,
+    key: options.Key = None,
     bind: options.BindOfNode = None,
+    advertise: options.Advertise = None,
+    insecure: options.Insecure = False,
     name: options.Name = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Begin with an empty ring, in place of one that an earlier process left.")
@@ -42,9 +46,11 @@ def replay(
         return
     from parl_mq.errors import UsageError
 
-    if hub is None or bind is None:
-        raise UsageError(f"a replay node needs {'--hub' if hub is None else '--bind'}; see parl-mq replay --help")
-    nodes.replay(hub, bind, name, settings, lifeline_fd, fresh=fresh, run_dir=run_dir)
+    if not bind or (hub is None and join is None):
+        needed = "--bind" if not bind else "--hub, or --join"
+        raise UsageError(f"a replay node needs {needed}; see parl-mq replay --help")
+    node = nodes._node("replay", hub, name, settings, lifeline_fd, join, key)
+    nodes.replay(node, bind, fresh=fresh, run_dir=run_dir, advertise=advertise, insecure=insecure)
 
 
 @app.command("inspect")

@@ -35,6 +35,11 @@ def train(
     max_steps: Annotated[int | None, typer.Option(help="End after at least so many environment steps.")] = None,
     max_seconds: Annotated[float | None, typer.Option(help="End after so many seconds.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --run-dir.")] = False,
+    bind: Annotated[
+        str | None,
+        typer.Option("--bind", metavar="ENDPOINT", help="Where actors on other machines may join: tcp://HOST[:PORT]."),
+    ] = None,
+    advertise: options.Advertise = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, one line, to stdout.")] = False,
 ) -> None:
     """Train on this machine: start every node, show the progress, stop them cleanly.
@@ -66,6 +71,7 @@ def train(
         loaded = load_with_origins(source, overrides=options.settings_of_flags(settings, [*named, *implied, *split]))
         started_at = time.monotonic()  # the seconds of a run are not those of a measurement
     config = loaded.config
+    _check_place(bind, advertise)
 
     from parl_mq import api
     from parl_mq.observe.progress import progress_view
@@ -82,6 +88,8 @@ def train(
                 on_progress=show,
                 on_event=view.tell,
                 started_at=started_at,
+                bind=bind,
+                advertise=advertise,
             )
         except ParlError as error:
             raise loaded.knowing("run_dir", options.origin_of_run_dir(context)).blamed(error) from error
@@ -117,6 +125,18 @@ def _planned(config: RunConfig, said: dict[str, str | None]) -> list[Setting]:
         "--learners": ("learner.num_learners", split.num_learners),
     }
     return [_flag_setting(flag, key, number) for flag, (key, number) in chosen.items() if said[flag] == AUTO]
+
+
+def _check_place(bind: str | None, advertise: str | None) -> None:
+    """An address that cannot be used is a fault of the flag, told before anything heavy is loaded."""
+    from parl_mq.errors import ConfigError, UsageError
+    from parl_mq.services.attachment import PublicPlace
+
+    try:
+        if bind is not None:
+            PublicPlace.of(bind, advertise)
+    except ConfigError as error:
+        raise UsageError(f"--bind: {error}") from error
 
 
 def _flag_setting(flag: str, key: str, value: Any) -> Setting:

@@ -226,6 +226,8 @@ class NodeConfig(Section):
             ends the run; 0: the first failure does.
         busy_limit_s: seconds without a sign of life after which a node counts as hung: it is killed and started again,
             or, where nobody watches over it, another process may take over its name.
+        keys_directory: keys of the server and of those that may connect from other machines (`parl-mq keys`); None: the
+            folder `keys` of the run directory.
         capture_directory: every process writes the messages that it sends and receives to a file there, for
             `parl-mq wire dump`; None: none is kept.
         metrics_port: of a hub: every node's figures are served for Prometheus at this port, 0 for any free one, under
@@ -243,6 +245,7 @@ class NodeConfig(Section):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     max_restarts: NonNegativeInt = 5
     busy_limit_s: PositiveFloat = 60.0
+    keys_directory: Path | None = None
     capture_directory: Path | None = None
     metrics_port: Annotated[int, Field(ge=0, le=65_535)] | None = None
     metrics_host: str = "127.0.0.1"

@@ -82,7 +82,23 @@ class ServerChannel(Protocol):
 
     @property
     def endpoint(self) -> str:
-        """The bound address, with the real port where 0 was asked for."""
+        """The first of the bound addresses, with the real port where 0 was asked for."""
+
+    @property
+    def endpoints(self) -> Sequence[str]:
+        """All of them."""
+
+    def key_of(self, peer: PeerId) -> str | None:
+        """The public key that a peer has proved, to be asked when a message of it was received; None: it has none.
+
+        Only peers on a socket that is private to this machine, or not guarded at all, have none.
+        """
+
+    def cut(self, peer: PeerId) -> bool:
+        """Closes a peer's connection; it may connect again, if its key is still welcome. False: there was none."""
+
+    def cut_denied(self) -> Sequence[str]:
+        """Closes the connections of keys that are not welcome any more; returns these keys."""
 
     def try_send(self, peer: PeerId, frames: Sequence[Frame]) -> SendOutcome:
         """Hands the message for `peer` to the transport without waiting; nothing is sent unless SENT."""

@@ -31,14 +31,30 @@ def check_endpoint(endpoint: str) -> None:
         )
 
 
-def check_may_bind(endpoint: str) -> None:
-    """Checks that only this machine will reach the endpoint.
+def is_private(endpoint: str) -> bool:
+    """Whether only this machine can reach the endpoint."""
+    return endpoint.startswith("ipc://") or _is_loopback(_host_and_port(endpoint)[0])
 
-    Raises:
-        ConfigError: it is a tcp address other than loopback.
-    """
-    if endpoint.startswith("tcp://") and not _is_loopback(_host_and_port(endpoint)[0]):
-        raise ConfigError(f"cannot bind {endpoint!r}: without encryption only loopback addresses are bound")
+
+def is_wildcard(endpoint: str) -> bool:
+    """Whether it stands for all addresses of this machine, so that nobody can connect to it as it stands."""
+    host = _host_and_port(endpoint)[0].strip("[]")
+    return host == "*" or (_is_address(host) and ipaddress.ip_address(host).is_unspecified)
+
+
+def host_of(endpoint: str) -> str:
+    """The host of a tcp endpoint, with the brackets of an IPv6 address."""
+    return _host_and_port(endpoint)[0]
+
+
+def port_of(endpoint: str) -> int:
+    """The port of a tcp endpoint."""
+    return int(_host_and_port(endpoint)[1])
+
+
+def at_host(endpoint: str, host: str | None) -> str:
+    """A tcp endpoint as others are to reach it: at another host, where that is given."""
+    return endpoint if host is None else f"tcp://{host}:{port_of(endpoint)}"
 
 
 def is_ipv6(endpoint: str) -> bool:
@@ -79,9 +95,13 @@ def _host_and_port(endpoint: str) -> tuple[str, str]:
 
 
 def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
+    host = host.strip("[]")
+    return host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
+
+
+def _is_address(host: str) -> bool:
     try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
+        ipaddress.ip_address(host)
     except ValueError:
         return False
+    return True

@@ -9,7 +9,7 @@ import asyncio
 import itertools
 import zlib
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from parl_mq.errors import ChannelClosed, ConfigError
@@ -59,24 +59,37 @@ class MemoryNetwork:
         self._clients: list[MemoryClientChannel] = []
         self._numbers = itertools.count(1)
 
+    def trust(self, server_keys: Mapping[str, str]) -> None:
+        """See parl_mq.net.zmq_channel.Network; here nothing is encrypted."""
+
     def connect(
-        self, endpoint: str, max_message_bytes: int = MAX_MESSAGE_BYTES, *, queue_messages: int = QUEUE_MESSAGES
+        self,
+        endpoint: str,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+        *,
+        queue_messages: int = QUEUE_MESSAGES,
+        key: str | None = None,
     ) -> MemoryClientChannel:
-        """A client channel; see parl_mq.net.zmq_channel.Network."""
-        client = MemoryClientChannel(self, endpoint, max_message_bytes, queue_messages)
+        """A client channel; see parl_mq.net.zmq_channel.Network. Its connections prove `key`."""
+        client = MemoryClientChannel(self, endpoint, max_message_bytes, queue_messages, key)
         self._clients.append(client)
         self.join(client)
         return client
 
     def bind(
-        self, endpoint: str, max_message_bytes: int = MAX_MESSAGE_BYTES, *, queue_messages: int = QUEUE_MESSAGES
+        self,
+        endpoint: str,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+        *,
+        queue_messages: int = QUEUE_MESSAGES,
+        also: Sequence[str] = (),
     ) -> MemoryServerChannel:
         """A server channel; the clients that wait for it are connected. `queue_messages` is each client's own.
 
         Raises:
             ConfigError: the endpoint is in use.
         """
-        del queue_messages
+        del queue_messages, also
         if endpoint in self._servers and not self._servers[endpoint].is_closed:
             raise ConfigError(f"cannot bind {endpoint!r}: it is in use")
         server = self._servers[endpoint] = MemoryServerChannel(endpoint, max_message_bytes)
@@ -101,8 +114,11 @@ class MemoryNetwork:
 class MemoryClientChannel:
     """ClientChannel in memory."""
 
-    def __init__(self, network: MemoryNetwork, endpoint: str, max_message_bytes: int, bound: int) -> None:
+    def __init__(
+        self, network: MemoryNetwork, endpoint: str, max_message_bytes: int, bound: int, key: str | None = None
+    ) -> None:
         self.endpoint = endpoint
+        self.key = key
         self.is_closed = False
         self._network = network
         self._max_message_bytes = max_message_bytes
@@ -230,6 +246,28 @@ class MemoryServerChannel:
     def endpoint(self) -> str:
         """See ServerChannel."""
         return self._endpoint
+
+    @property
+    def endpoints(self) -> Sequence[str]:
+        """See ServerChannel."""
+        return [self._endpoint]
+
+    def key_of(self, peer: PeerId) -> str | None:
+        """See ServerChannel."""
+        connection = self._connections.get(peer)
+        return None if connection is None else connection.client.key
+
+    def cut(self, peer: PeerId) -> bool:
+        """See ServerChannel."""
+        connection = self._connections.get(peer)
+        if connection is None or not connection.is_open:
+            return False
+        connection.client.cut()
+        return True
+
+    def cut_denied(self) -> Sequence[str]:
+        """See ServerChannel; here all keys are welcome."""
+        return []
 
     def try_send(self, peer: PeerId, frames: Sequence[Frame]) -> SendOutcome:
         """See ServerChannel."""

@@ -8,6 +8,7 @@ any such call may consume the sign that a waiting task needs.
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections import deque
 from collections.abc import Sequence
 from typing import Final
@@ -37,6 +38,9 @@ _HANDSHAKES: Final = {
     zmq.EVENT_HANDSHAKE_FAILED_AUTH: LinkEvent.REFUSED,
 }
 """A handshake that failed without detail is none: the peer died or timed out in the middle of it."""
+HUNG_UP_TIMES: Final = 3
+"""A server that does not have the key that it is to prove cannot say so; it hangs up in the middle of the handshake. So
+may one that dies, but not so often in a row."""
 
 
 def set_options(socket: zmq.Socket[bytes], *, max_message_bytes: int, queue_messages: int) -> None:
@@ -183,8 +187,11 @@ class Monitor:
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
         self._watched = socket
+        self._is_guarded = socket.getsockopt(zmq.MECHANISM) == zmq.CURVE
+        self._num_hung_up = 0
         self._loop = asyncio.get_running_loop()
-        self._socket: zmq.Socket[bytes] = socket.get_monitor_socket(sum(_HANDSHAKES))
+        events = sum(_HANDSHAKES) | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+        self._socket: zmq.Socket[bytes] = socket.get_monitor_socket(events)
         self._fd = int(self._socket.getsockopt(zmq.FD))
         self._events: deque[LinkEvent] = deque(maxlen=MAX_EVENTS)
         self._arrived = Waiters()
@@ -214,11 +221,17 @@ class Monitor:
     def _read(self) -> None:
         """Takes events out whether somebody wants them or not: a full monitor would stop the transport."""
         while int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
-            happened = parse_monitor_message(self._socket.recv_multipart(zmq.NOBLOCK))["event"]
-            if (event := _HANDSHAKES.get(zmq.Event(happened))) is not None:
+            happened = parse_monitor_message(self._socket.recv_multipart(zmq.NOBLOCK))
+            if (event := _HANDSHAKES.get(zmq.Event(happened["event"]))) is not None:
                 self._note(event)
+            elif self._is_guarded and happened["value"] == errno.EPIPE:
+                self._num_hung_up += 1
+                if self._num_hung_up == HUNG_UP_TIMES:
+                    self._note(LinkEvent.REFUSED)
 
     def _note(self, event: LinkEvent) -> None:
+        if event is LinkEvent.CONNECTED:
+            self._num_hung_up = 0
         if event is LinkEvent.DISCONNECTED and not self._is_connected:
             return  # the end of an attempt that never became a connection
         self._is_connected = event is LinkEvent.CONNECTED

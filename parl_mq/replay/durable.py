@@ -10,19 +10,20 @@ from typing import BinaryIO
 
 
 @contextmanager
-def replacing(path: Path, *, lasting: bool = True) -> Iterator[BinaryIO]:
+def replacing(path: Path, *, lasting: bool = True, mode: int = 0o666) -> Iterator[BinaryIO]:
     """A new file that takes the place of `path` when the block ends; where it fails, nothing has changed.
 
     Args:
         path: of the file.
         lasting: it outlives a power cut, which takes the disk a while.
+        mode: who may use the file, less what the process's mask takes away; from its beginning on.
 
     Raises:
         OSError: it cannot be written.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with temporary.open("wb") as file:
+        with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             yield file
             file.flush()
             if lasting:

@@ -10,18 +10,19 @@ from parl_mq.errors import RecordError
 from parl_mq.replay.durable import append, replacing
 
 
-def write_atomically(path: Path, text: str, *, lasting: bool = True) -> None:
+def write_atomically(path: Path, text: str, *, lasting: bool = True, mode: int = 0o666) -> None:
     """Writes a file so that a reader finds the old text or the new one, never a part.
 
     Args:
         path: of the file.
         text: all that it is to hold.
         lasting: it outlives a power cut, which takes the disk a while.
+        mode: who may use the file, less what the process's mask takes away.
 
     Raises:
         RecordError: it cannot be written; the old text stays.
     """
-    with writing(path), replacing(path, lasting=lasting) as file:
+    with writing(path), replacing(path, lasting=lasting, mode=mode) as file:
         file.write(text.encode())
 
 

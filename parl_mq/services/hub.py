@@ -8,7 +8,7 @@ import math
 import time
 import uuid
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,13 +17,21 @@ from parl_mq import __version__
 from parl_mq.config.models import RunConfig
 from parl_mq.errors import EXIT_OK, ConfigError, WireError
 from parl_mq.learn.checkpoint import Checkpoint, save_best
-from parl_mq.net.channel import SendOutcome, ServerChannel
+from parl_mq.net.channel import PeerId, SendOutcome, ServerChannel
+from parl_mq.net.curve import Guard
+from parl_mq.net.endpoints import at_host, host_of, port_of
 from parl_mq.net.zmq_channel import Network
 from parl_mq.observe.prometheus import HUB, NodeFigures, page
 from parl_mq.observe.sinks import make_sinks
+from parl_mq.services.addresses import Addresses
+from parl_mq.services.attachment import Attachment
 from parl_mq.services.backlog import Backlog
-from parl_mq.services.complaints import Complaints
+from parl_mq.services.gate import NOBODY, Gate
 from parl_mq.services.hub_state import HubState, Outgoing
+from parl_mq.services.joining import CONTROL_MESSAGE_BYTES
+from parl_mq.services.keyring import Keyring
+from parl_mq.services.network import network_of
+from parl_mq.services.permits import Permits
 from parl_mq.services.metrics_page import serving_metrics
 from parl_mq.services.network import network_of
 from parl_mq.services.notify import Notifier
@@ -34,12 +42,25 @@ from parl_mq.services.runtime import SUPERVISOR_GONE, NodeOptions, StopSignal
 from parl_mq.services.tally import Evaluation
 from parl_mq.services.weights_store import WeightsStore
 from parl_mq.spec import WeightsVersion
-from parl_mq.wire.codec import Decoder, encode
-from parl_mq.wire.messages import EvaluationFinished, Goodbye, ToHub, Weights
+from parl_mq.wire.codec import MAX_HEADER_BYTES, encode
+from parl_mq.wire.messages import (
+    CHUNK_BYTES,
+    PROTOCOL_VERSION,
+    EvaluationFinished,
+    Goodbye,
+    Hello,
+    KeysAllowed,
+    ProbeReply,
+    ProbeRequest,
+    ToHub,
+    Weights,
+)
 
 TICK_S: Final = 0.25
 METRICS_EVERY_S: Final = 1.0
+SIZES: Final = ("rss_bytes", "rss_anon_bytes")
 NODES_EVERY_S: Final = 10.0
+WEIGHTS_MESSAGE_BYTES: Final = CHUNK_BYTES + MAX_HEADER_BYTES
 
 log = logging.getLogger("parl_mq")
 
@@ -52,11 +73,24 @@ class HubOptions:
         config: of the run.
         directory: where the run is recorded.
         started_at: monotonic time at which the command started, s.
+        public: endpoint of the control socket for other machines; None: there is none beside `NodeOptions.hub`.
+        advertise: host by which other machines reach this one; None: the one that is bound.
+        keyring: keys that may connect over tcp; None: no key is asked for.
+        is_insecure: other machines may connect without keys.
     """
 
     config: RunConfig
     directory: Path
     started_at: float
+    public: str | None = None
+    advertise: str | None = None
+    keyring: Keyring | None = None
+    is_insecure: bool = False
+
+    @property
+    def is_attachable(self) -> bool:
+        """Whether nodes on other machines may join."""
+        return self.keyring is not None or self.is_insecure
 
 
 class Hub:
@@ -70,30 +104,44 @@ class Hub:
         stop: StopSignal,
         notifier: Notifier | None = None,
     ) -> None:
-        self._control = network.bind(control_endpoint)
+        public = [] if options.public is None else [options.public]
+        self._control = network.bind(control_endpoint, CONTROL_MESSAGE_BYTES, also=public)
         self._directory = RunDirectory(options.directory)
         self._record = Record(self._directory)
         before = self._directory.read_memory()
-        self._weights = _bind_weights(network, self._control.endpoint, before.weights_endpoint)
+        fixed = [not each.endswith(":0") for each in (control_endpoint, *public)]
+        self._weights = _bind_weights(network, self._control, before.weights_endpoint, options, fixed=fixed)
+        self._keyring = options.keyring
+        self._keys_version = 0 if options.keyring is None else options.keyring.version
+        permits = NOBODY if options.keyring is None else Permits(options.keyring.grant_of)
+        self._control_gate = Gate(self._control, ToHub, socket="control", permits=permits)
+        self._weights_gate = Gate(self._weights, Weights, socket="weights", permits=permits)
         self._stop = stop
         self._notifier = notifier or Notifier()
         self._config = options.config
         self._started_at = options.started_at
         self._store = WeightsStore()
         self._backlog = Backlog(self._weights)
+        run_id = before.run_id or uuid.uuid4().hex[:12]
+        self._addresses = _addresses(self._control, self._weights, options)
         self._state = HubState(
             options.config,
-            run_id=before.run_id or uuid.uuid4().hex[:12],
+            run_id=run_id,
+            addresses=self._addresses,
             weights_endpoint=self._weights.endpoint,
             started_at=options.started_at,
             before=before,
             now=time.monotonic(),
         )
-        self._control_complaints, self._weights_complaints = Complaints("control"), Complaints("weights")
         self._is_done = asyncio.Event()
         self._next_metrics_at = self._next_nodes_at = 0.0
         self._record.attempt(lambda: self._directory.write_endpoint(self._control.endpoint), again="endpoint")
         self._notifier.ready(f"listens at {self._control.endpoint}")
+        if options.is_attachable:
+            hub = at_host(self._control.endpoints[-1], options.advertise)
+            key = None if options.keyring is None else options.keyring.pair.public
+            Attachment(hub=hub, run_id=run_id, server_key=key).write(options.directory)
+            log.info("nodes on other machines may join at %s", hub)
 
     async def run(self) -> int:
         """Serves until the run is over; returns the exit code."""
@@ -154,14 +202,18 @@ class Hub:
         }
 
     async def _serve_control(self) -> None:
-        decode = Decoder(ToHub)
         while True:
             for peer, frames in await self._control.receive_many():
+                if (admitted := self._control_gate.admit(peer, frames)) is None:
+                    continue
+                message = admitted[0]
+                if isinstance(message, ProbeRequest):
+                    self._send([(peer, self._probe(peer))])
+                    continue
                 try:
-                    message, _ = decode(frames)
                     outgoing = self._state.handle(peer, message, time.monotonic())
                 except WireError as error:
-                    self._control_complaints.note(peer, error)
+                    self._control_gate.refuse(peer, message, error)
                     continue
                 if isinstance(message, Goodbye) and message.error is not None:
                     log.error("a node has failed: %s", message.error)
@@ -170,25 +222,29 @@ class Hub:
                 for evaluation in self._state.tally.take_evaluations():
                     self._record_evaluation(evaluation)
                 self._send(outgoing)
+                if isinstance(message, Hello) and message.role == "replay":
+                    self._tell_keys()
                 self._after_change()
 
     async def _serve_weights(self) -> None:
-        decode = Decoder(Weights)
         while True:
             for peer, frames in await self._weights.receive_many():
+                if (admitted := self._weights_gate.admit(peer, frames)) is None:
+                    continue
+                message, arrays = admitted
                 try:
-                    message, arrays = decode(frames)
                     self._backlog.send(self._store.handle(peer, message, arrays, time.monotonic()))
                     if self._store.newest is not None:
                         self._state.note_weights(self._store.newest.version, self._store.newest.updates)
                 except WireError as error:
-                    self._weights_complaints.note(peer, error)
+                    self._weights_gate.refuse(peer, message, error)
 
     async def _tick(self) -> None:
         while True:
             now = time.monotonic()
             self._send(self._state.tick(now))
             self._backlog.flush()
+            self._follow_keys(now)
             if now >= self._next_metrics_at:
                 self._next_metrics_at = now + METRICS_EVERY_S
                 self._record_metrics()
@@ -200,6 +256,48 @@ class Hub:
         await self._stop.wait()
         self._send(self._state.stop(self._stop.reason, time.monotonic(), interrupted=True))
         self._after_change()
+
+    def _probe(self, peer: PeerId) -> ProbeReply:
+        """Where everything is, as this peer is to reach it."""
+        state, weights = self._state.run_state(peer), self._addresses.weights_for(peer)
+        replays = {f"replay {index}": endpoint for index, endpoint in enumerate(state.replay_endpoints)}
+        guarded = {} if self._keyring is None or weights.startswith("ipc://") else {weights: self._keyring.pair.public}
+        return ProbeReply(
+            run_id=self._state.run_id,
+            protocol=PROTOCOL_VERSION,
+            version=__version__,
+            time_s=time.time(),
+            endpoints={"weights": weights, **replays},
+            server_keys={**guarded, **state.server_keys},
+        )
+
+    def _follow_keys(self, now: float) -> None:
+        """Keys that are allowed no more lose their connections, here and at the replay nodes."""
+        try:
+            if self._keyring is None:
+                return
+            self._keyring.refresh()
+        except ConfigError as error:
+            log.error("the keys stay as they were: %s", error)
+            return
+        if self._keyring.version == self._keys_version:
+            return
+        self._keys_version = self._keyring.version
+        grant_of, key_of = self._keyring.grant_of, self._control.key_of
+
+        def is_out(peer: PeerId) -> bool:
+            return (key := key_of(peer)) is not None and grant_of(key) is None
+
+        self._send(self._state.expel(is_out, now))
+        for key in {*self._control.cut_denied(), *self._weights.cut_denied()}:
+            log.warning("closed the connections of key %s: it was revoked", key)
+        self._tell_keys()
+
+    def _tell_keys(self) -> None:
+        """The replay nodes let in whom this hub lets in."""
+        if self._keyring is not None:
+            keys = [(grant.public, grant.name, grant.role) for grant in self._keyring.grants if grant.role != "host"]
+            self._send([(peer, KeysAllowed(keys=keys)) for peer in self._state.replay_peers()])
 
     def _after_change(self) -> None:
         if self._state.awaits_final_evaluation:
@@ -214,6 +312,7 @@ class Hub:
         queue = deque(outgoing)
         while queue:
             peer, message = queue.popleft()
+            self._control_gate.told(peer, message)
             if self._control.try_send(peer, encode(message)) is SendOutcome.GONE:
                 queue.extend(self._state.note_unreachable(peer, time.monotonic()))
 
@@ -234,14 +333,15 @@ class Hub:
     def _figures(self) -> dict[str, float]:
         """The run's, with those of this process."""
         figures, own = self._state.figures(), self._own_figures()
-        for name in ("dropped_messages_total", "cpu_seconds_total", "rss_bytes", "rss_anon_bytes"):
+        for name in ("dropped_messages_total", "cut_connections_total", "cpu_seconds_total", *SIZES):
             own[name] += figures.get(name, 0.0)
         return {**figures, "run_seconds": self._state.wall_s(time.monotonic()), **own}
 
     def _own_figures(self) -> dict[str, float]:
         return {
             **process_figures(),
-            "dropped_messages_total": self._control_complaints.num_dropped + self._weights_complaints.num_dropped,
+            "dropped_messages_total": self._control_gate.num_dropped + self._weights_gate.num_dropped,
+            "cut_connections_total": self._control_gate.num_cut + self._weights_gate.num_cut,
             "failed_writes_total": self._record.num_failed,
             "unwritten_rows": self._record.num_waiting,
         }
@@ -285,7 +385,9 @@ class Hub:
 
 async def serve(options: NodeOptions, hub: HubOptions, stop: StopSignal) -> int:
     """Runs a hub to the run's end."""
-    network = network_of(options)
+    keyring = hub.keyring
+    guard = None if keyring is None else Guard(keyring.pair, keyring.admit)
+    network = network_of(options, guard=guard, is_insecure=hub.is_insecure)
     try:
         return await Hub(network, options.hub, hub, stop, options.notifier).run()
     finally:
@@ -294,14 +396,33 @@ async def serve(options: NodeOptions, hub: HubOptions, stop: StopSignal) -> int:
             options.remove_sockets()
 
 
-def _bind_weights(network: Network, control: str, before: str) -> ServerChannel:
-    """The weights socket: beside the control socket; for tcp at the port of an earlier hub, else at any free one."""
-    if control.startswith("ipc://"):
-        return network.bind(f"{control}.weights")
-    host = control.rpartition(":")[0]
-    if before.rpartition(":")[0] == host:
+def _bind_weights(
+    network: Network, control: ServerChannel, before: str, options: HubOptions, *, fixed: Sequence[bool]
+) -> ServerChannel:
+    """The weights socket, at the same places as the control socket; at the next port where that of each is fixed."""
+    beside = [_beside(endpoint, is_fixed=is_fixed) for endpoint, is_fixed in zip(control.endpoints, fixed, strict=True)]
+    first = control.endpoint
+    if first.startswith("ipc://") or options.is_attachable:
+        return network.bind(beside[0], WEIGHTS_MESSAGE_BYTES, also=beside[1:])
+    if before.rpartition(":")[0] == first.rpartition(":")[0]:
         try:
-            return network.bind(before)
+            return network.bind(before, WEIGHTS_MESSAGE_BYTES)
         except ConfigError as error:
             log.warning("nodes that knew the earlier hub have to be started again: %s", error)
-    return network.bind(f"{host}:0")
+    return network.bind(_beside(first, is_fixed=False), WEIGHTS_MESSAGE_BYTES)
+
+
+def _beside(endpoint: str, *, is_fixed: bool) -> str:
+    """A fixed port has the next one beside it, as firewalls are told of ports before anything is bound."""
+    if endpoint.startswith("ipc://"):
+        return f"{endpoint}.weights"
+    return f"tcp://{host_of(endpoint)}:{port_of(endpoint) + 1 if is_fixed else 0}"
+
+
+def _addresses(control: ServerChannel, weights: ServerChannel, options: HubOptions) -> Addresses:
+    public = weights.endpoints[-1]
+    return Addresses(
+        weights.endpoint,
+        at_host(public, options.advertise) if public.startswith("tcp://") and options.is_attachable else None,
+        lambda peer: control.key_of(peer) is not None or (options.is_insecure and options.public is None),
+    )

@@ -10,12 +10,13 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar, assert_never
 
-from parl_mq.errors import PeerTimeout, Refused
-from parl_mq.net.channel import ClientChannel
+from parl_mq.errors import EXIT_NOT_ALLOWED, PeerTimeout, Refused
+from parl_mq.net.channel import ClientChannel, LinkEvent
+from parl_mq.services.addresses import PublicSocket
 from parl_mq.services.process_figures import process_figures
 from parl_mq.services.runtime import StopSignal
 from parl_mq.spec import TableSpec
@@ -29,10 +30,12 @@ from parl_mq.wire.messages import (
     Hello,
     HelloHeld,
     HelloRefused,
+    KeysAllowed,
     Message,
     OpenTable,
     Ping,
     Pong,
+    ProbeReply,
     Role,
     RunProgress,
     RunState,
@@ -146,6 +149,8 @@ class HubLink:
         status: what the heartbeats say.
         run_state: what has been settled so far; None before the hub has said it.
         on_progress: called with each RunProgress; only supervisors get any.
+        on_keys: called with each KeysAllowed; only replay nodes get any.
+        on_servers: called with the keys of servers that this node may have to connect to.
         run_is_done: the stop that has come was the run's own end: nothing is kept for a resumption.
         num_reconnects: times that the hub has welcomed this node again.
     """
@@ -158,10 +163,14 @@ class HubLink:
         name: str,
         stop: StopSignal,
         data_endpoint: str | None = None,
+        public: PublicSocket | None = None,
+        run_id: str | None = None,
     ) -> None:
         self.status = NodeStatus()
         self.run_state: RunState | None = None
         self.on_progress: Callable[[RunProgress], None] | None = None
+        self.on_keys: Callable[[KeysAllowed], None] | None = None
+        self.on_servers: Callable[[Mapping[str, str]], None] | None = None
         self.run_is_done = False
         self.num_reconnects = 0
         self.status.links.append(self)
@@ -183,7 +192,10 @@ class HubLink:
             epoch=time.time_ns(),
             pid=os.getpid(),
             host=socket.gethostname(),
+            run_id=run_id,
             data_endpoint=data_endpoint,
+            public_endpoint=None if public is None else public.endpoint,
+            data_key=None if public is None else public.key,
         )
 
     @property
@@ -222,8 +234,13 @@ class HubLink:
             raise PeerTimeout(f"the hub did not answer within {JOIN_TIMEOUT_S:.0f} s; is it running?") from error
 
     async def run(self) -> None:
-        """Receives and beats until cancelled."""
+        """Receives and beats until cancelled.
+
+        Raises:
+            Refused: the hub refused this node, or its connection.
+        """
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._watch_link())
             tasks.create_task(self._receive())
             tasks.create_task(self._beat())
 
@@ -317,6 +334,17 @@ class HubLink:
             self.beat()
             await asyncio.sleep(welcome.heartbeat_s)  # the period itself, not a wait for a condition
 
+    async def _watch_link(self) -> None:
+        while await self._channel.next_event() is not LinkEvent.REFUSED:
+            pass
+        self._fail(
+            Refused(
+                "the hub refused the connection: this node's key is not allowed there (any more), or the hub has "
+                "another key than this node expects; get a new join file with `parl-mq join-token`",
+                EXIT_NOT_ALLOWED,
+            )
+        )
+
     async def _receive(self) -> None:
         while True:
             for frames in await self._channel.receive_many():
@@ -339,6 +367,8 @@ class HubLink:
             case Ping():
                 self.send(Pong())
             case RunState():
+                if self.on_servers is not None:
+                    self.on_servers(known.server_keys)
                 async with self._changed:
                     self.run_state = known
                     self._changed.notify_all()
@@ -353,7 +383,10 @@ class HubLink:
                     self.on_progress(known)
             case HeartbeatSeen():
                 self._note_arrived(known.sequence)
-            case RunStatus():
+            case KeysAllowed():
+                if self.on_keys is not None:
+                    self.on_keys(known)
+            case RunStatus() | ProbeReply():
                 pass  # the answer to whoever asks; nodes do not
             case _:
                 assert_never(known)
@@ -370,7 +403,9 @@ class HubLink:
             self._welcome.set_result(welcome)
 
     def _refuse(self, refused: HelloRefused) -> None:
-        error = Refused(f"the hub refused this node: {refused.reason}", refused.exit_code)
+        self._fail(Refused(f"the hub refused this node: {refused.reason}", refused.exit_code))
+
+    def _fail(self, error: Refused) -> None:
         if self._welcome.done():
             raise error
         self._welcome.set_exception(error)
@@ -388,4 +423,6 @@ FromHubMessage = (
     | Stop
     | RunProgress
     | RunStatus
+    | ProbeReply
+    | KeysAllowed
 )

@@ -6,13 +6,14 @@ Pure and synchronous: each method takes the time, changes state and returns the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, assert_never
 
 from parl_mq.config.models import RunConfig
 from parl_mq.errors import EXIT_CONFIG, WireError
 from parl_mq.net.channel import PeerId
 from parl_mq.observe.prometheus import NodeFigures
+from parl_mq.services.addresses import Addresses
 from parl_mq.services.books import RowCounts
 from parl_mq.services.claims import Claims, superseded
 from parl_mq.services.ending import FINAL_EVALUATION, EndSequence, Stage
@@ -86,6 +87,7 @@ class HubState:
         started_at: float,
         before: RunMemory,
         now: float | None = None,
+        addresses: Addresses | None = None,
     ) -> None:
         """Begins a run, or goes on with it.
 
@@ -96,7 +98,9 @@ class HubState:
             started_at: monotonic time at which the command started, s.
             before: what an earlier hub of the run remembered.
             now: the time; None: that of the start.
+            addresses: where nodes find each other; None: all of them are on this machine.
         """
+        self._addresses = addresses or Addresses(weights_endpoint)
         now = started_at if now is None else now
         was_here = bool(before.run_id) and before.started_at == started_at
         self.phase = before.phase if was_here else "starting"
@@ -127,6 +131,11 @@ class HubState:
         self._has_settled = True
         if was_here and before.stop is not None:
             self._end_again(before.stop, now)
+
+    @property
+    def run_id(self) -> str:
+        """Of the run."""
+        return self._run_id
 
     # Messages of the nodes
 
@@ -214,11 +223,11 @@ class HubState:
             config=self._config.model_dump(mode="json", exclude={"node"}),
             generation=self._generation if hello.role == "learner" else 0,
             incarnation=node.starts,
-            weights_endpoint=self._weights_endpoint,
+            weights_endpoint=self._addresses.weights_for(peer),
             heartbeat_s=HEARTBEAT_S,
         )
         stop = self._stop_if_ending(node, is_new=is_new)
-        return [(peer, welcome), (peer, self._run_state()), *self._open_table(node), *stop]
+        return [(peer, welcome), (peer, self.run_state(peer)), *self._open_table(node), *stop]
 
     def _why_not(self, hello: Hello) -> HelloRefused | None:
         if hello.protocol != PROTOCOL_VERSION:
@@ -259,7 +268,7 @@ class HubState:
             raise WireError(f"{node.hello.name} offers columns whose digest is {digest}, not {offer.digest}")
         self._spec, self._has_settled = offer, True
         replays = [node for node in self._roster.living() if node.role == "replay"]
-        return [out for node in replays for out in self._open_table(node)] + self._tell_all(self._run_state())
+        return [out for node in replays for out in self._open_table(node)] + self._tell_run_state()
 
     def _open_table(self, node: Node) -> list[Outgoing]:
         if node.role != "replay" or node.peer is None or self._spec is None:
@@ -270,18 +279,21 @@ class HubState:
 
     def _note_open_table(self, node: Node) -> list[Outgoing]:
         node.has_table = True
-        return self._tell_all(self._run_state())
+        return self._tell_run_state()
 
-    def _run_state(self) -> RunState:
+    def run_state(self, peer: PeerId) -> RunState:
+        """What has been settled so far, as whoever is connected by this route is to know it."""
         replays = sorted(
             (node for node in self._roster.living() if node.role == "replay" and node.has_table),
             key=lambda node: node.index,
         )
+        endpoints, server_keys = self._addresses.replays_for(peer, (node.hello for node in replays))
         return RunState(
             columns=None if self._spec is None else self._spec.columns,
             spaces={} if self._spec is None else self._spec.spaces,
             digest=None if self._spec is None else self._spec.digest,
-            replay_endpoints=[node.hello.data_endpoint or "" for node in replays],
+            replay_endpoints=endpoints,
+            server_keys=server_keys,
         )
 
     def _note_heartbeat(self, node: Node, beat: Heartbeat, now: float) -> list[Outgoing]:
@@ -547,8 +559,21 @@ class HubState:
     def _has_updated(self) -> bool:
         return any(node.role == "learner" and node.state == "updating" for node in self._roster)
 
-    def _tell_all(self, message: Message) -> list[Outgoing]:
-        return [(node.peer, message) for node in self._roster.living() if node.peer is not None]
+    def _tell_run_state(self) -> list[Outgoing]:
+        return [(node.peer, self.run_state(node.peer)) for node in self._roster.living() if node.peer is not None]
+
+    # Keys
+
+    def replay_peers(self) -> list[PeerId]:
+        """Routes of the replay nodes, which guard sockets of their own."""
+        return [node.peer for node in self._roster.living() if node.role == "replay" and node.peer is not None]
+
+    def expel(self, is_out: Callable[[PeerId], bool], now: float) -> list[Outgoing]:
+        """Nodes whose keys are not allowed any more have left, whatever they still say."""
+        for node in [node for node in self._roster.living() if node.peer is not None and is_out(node.peer)]:
+            node.has_left, node.state, node.waiting_for = True, "failed", None
+            self.tally.note_gone(node, in_order=False)
+        return self._move_on(now)
 
 
 def _other_columns(node: Node, offer: SpecOffer, spec: SpecOffer) -> HelloRefused:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -14,12 +14,13 @@ from parl_mq.algorithms.registry import algorithm_names, is_installed
 from parl_mq.config.models import RunConfig
 from parl_mq.errors import ConfigError
 from parl_mq.net.zmq_channel import Network
+from parl_mq.services.addresses import PublicSocket
 from parl_mq.services.hub_link import HubLink
 from parl_mq.services.notify import WorkWatch, give_signs_of_life
 from parl_mq.services.runtime import NodeOptions, StoppedEarly, StopSignal, WorkThread, first_cause
 from parl_mq.services.waiting import told_while_waiting
 from parl_mq.spec import TableSpec
-from parl_mq.wire.messages import MAIN_TABLE, PROTOCOL_VERSION, Attach, Role, SpecOffer, Welcome
+from parl_mq.wire.messages import MAIN_TABLE, PROTOCOL_VERSION, Attach, KeysAllowed, Role, SpecOffer, Welcome
 
 CONTROL_MESSAGE_BYTES: Final = 4 * 1024 * 1024
 
@@ -34,6 +35,8 @@ async def joined(
     data_endpoint: str | None = None,
     work: WorkThread | None = None,
     is_ready: bool = True,
+    public: PublicSocket | None = None,
+    on_keys: Callable[[KeysAllowed], None] | None = None,
 ) -> AsyncIterator[tuple[HubLink, Welcome]]:
     """Joins the run for the duration of the block; says Goodbye at its end, and why if that is an error.
 
@@ -52,7 +55,16 @@ async def joined(
         StoppedEarly: the stop came before the hub's answer.
     """
     channel = network.connect(options.hub, CONTROL_MESSAGE_BYTES)
-    link = HubLink(channel, role=role, name=options.name, stop=stop, data_endpoint=data_endpoint)
+    link = HubLink(
+        channel,
+        role=role,
+        name=options.name,
+        stop=stop,
+        data_endpoint=data_endpoint,
+        public=public,
+        run_id=None if options.join is None else options.join.run_id,
+    )
+    link.on_servers, link.on_keys = network.trust, on_keys
     async with asyncio.TaskGroup() as tasks:
         background = [tasks.create_task(link.run())]
         try:
@@ -60,6 +72,8 @@ async def joined(
                 welcome = await stop.wait_for(link.join())
             if welcome is None:
                 raise StoppedEarly(f"{options.name} ends: {stop.reason}")
+            if options.join is not None:
+                network.trust({welcome.weights_endpoint: options.join.server_key})
             background.append(tasks.create_task(_give_signs_of_life(options, link, work)))
             if is_ready:
                 options.notifier.ready(f"in run {welcome.run_id}")

@@ -14,19 +14,22 @@ import numpy as np
 from parl_mq.config.models import RunConfig
 from parl_mq.errors import EXIT_OK, ConfigError, MemoryRefused, RingRefused, WireError
 from parl_mq.net.channel import PeerId, ServerChannel
+from parl_mq.net.curve import Guard, KeyPair
+from parl_mq.net.endpoints import at_host
 from parl_mq.replay.table import Table
+from parl_mq.services.addresses import PublicSocket
 from parl_mq.services.backlog import Backlog
-from parl_mq.services.complaints import Complaints
+from parl_mq.services.gate import NOBODY, Gate
 from parl_mq.services.hub_link import MAX_TEXT, HubLink, NodeStatus
 from parl_mq.services.joining import joined, run_config
 from parl_mq.services.network import network_of
-from parl_mq.services.replay_desk import COUNTS_EVERY_S, LOOP_BYTES, ReplayDesk
+from parl_mq.services.permits import Permits, ToldKeys
+from parl_mq.services.replay_desk import COUNTS_EVERY_S, LOOP_BYTES, ReplayDesk, most_bytes_of_a_message
 from parl_mq.services.rings import NODE, RUN_DIRECTORY, RUN_ID
 from parl_mq.services.runtime import NodeOptions, StopSignal, WorkThread
 from parl_mq.services.tables import limiter, make_ring_directory, remove_rings, table_settings
 from parl_mq.spec import TableSpec
-from parl_mq.wire.codec import Decoder
-from parl_mq.wire.messages import Message, OpenTable, TableOpened, TableRefused, ToReplay, Welcome
+from parl_mq.wire.messages import KeysAllowed, Message, OpenTable, TableOpened, TableRefused, ToReplay, Welcome
 
 TICK_S: Final = 0.1
 ACCOUNTS_EVERY_S: Final = 0.5
@@ -45,9 +48,17 @@ class ReplayOptions:
         bind: endpoint of the data socket.
         fresh: a ring that is found is replaced by an empty one.
         run_directory: of the run, where it lies on this machine: a ring left over belongs to it.
+        public: endpoint of the data socket for other machines; None: there is none beside `bind`.
+        pair: that guards the sockets for other machines; None: nothing there is encrypted.
+        advertise: host by which other machines reach this one; None: the one that is bound.
+        is_insecure: other machines may reach the data socket without keys.
     """
 
     bind: str
+    public: str | None = None
+    pair: KeyPair | None = None
+    advertise: str | None = None
+    is_insecure: bool = False
     fresh: bool = False
     run_directory: Path | None = None
 
@@ -63,18 +74,34 @@ async def serve(options: NodeOptions, replay: ReplayOptions, stop: StopSignal) -
         replay: of this one.
         stop: ends it.
     """
-    network = network_of(options)
+    keys = ToldKeys(time.monotonic)
+    guard = None if replay.pair is None else Guard(replay.pair, keys.admit)
+    network = network_of(options, guard=guard, is_insecure=replay.is_insecure)
     try:
-        server = network.bind(replay.bind)
-        endpoint = server.endpoint
-        async with joined(network, options, "replay", stop, data_endpoint=endpoint, is_ready=False) as (link, welcome):
+        server = network.bind(replay.bind, also=[] if replay.public is None else [replay.public])
+
+        def take_keys(told: KeysAllowed) -> None:
+            keys.take(told)
+            server.cut_denied()
+
+        async with joined(
+            network,
+            options,
+            "replay",
+            stop,
+            data_endpoint=_reached_at(server.endpoint, replay),
+            public=_public_socket(server, replay),
+            on_keys=take_keys,
+            is_ready=False,
+        ) as (link, welcome):
+            permits = Permits(keys.grant_of) if guard is not None else NOBODY
             link.status.waits("word of what the rows of the environment hold")
             config = run_config(welcome, options)
             if not await _has_table_to_open(link, stop):
                 options.notifier.ready(link.status.waiting_for or "")
             message = await stop.wait_for(link.table_to_open())
             if message is not None:  # even at a run's end: what the ring holds is part of the run's books
-                await _serve_table(link, server, options, replay, config, welcome, message, stop)
+                await _serve_table(link, server, options, replay, config, welcome, message, stop, permits)
         return EXIT_OK
     finally:
         network.close()
@@ -86,6 +113,18 @@ async def _has_table_to_open(link: HubLink, stop: StopSignal) -> bool:
     return state is not None and state.columns is not None
 
 
+def _reached_at(endpoint: str, replay: ReplayOptions) -> str:
+    return at_host(endpoint, replay.advertise) if endpoint.startswith("tcp://") else endpoint
+
+
+def _public_socket(server: ServerChannel, replay: ReplayOptions) -> PublicSocket | None:
+    """The data socket as other machines see it; None where none can."""
+    endpoint = server.endpoints[-1]
+    if not endpoint.startswith("tcp://") or (replay.public is None and replay.pair is None):
+        return None
+    return PublicSocket(_reached_at(endpoint, replay), None if replay.pair is None else replay.pair.public)
+
+
 async def _serve_table(
     link: HubLink,
     server: ServerChannel,
@@ -95,6 +134,7 @@ async def _serve_table(
     welcome: Welcome,
     opening: OpenTable,
     stop: StopSignal,
+    permits: Permits,
 ) -> None:
     spec = TableSpec.from_wire(opening.columns, opening.spaces)
     try:
@@ -114,7 +154,8 @@ async def _serve_table(
         if table.is_reopened:
             link.deliver(desk.found_accounts())
         tick_s = TICK_S if config.replay.nodes == 1 else COUNTS_EVERY_S
-        await ReplayNode(link, server, desk, tick_s=tick_s).run(stop)
+        max_bytes = most_bytes_of_a_message(config, spec)
+        await ReplayNode(link, server, desk, permits=permits, max_bytes=max_bytes, tick_s=tick_s).run(stop)
     finally:
         is_needed = not link.run_is_done and table.counts.inserted > 0
         table.close(remove=not is_needed)
@@ -153,13 +194,21 @@ class ReplayNode:
     the hub hears that this node lives. Others have their turn at the desk when that is done.
     """
 
-    def __init__(self, link: Reports, server: ServerChannel, desk: ReplayDesk, *, tick_s: float = TICK_S) -> None:
+    def __init__(
+        self,
+        link: Reports,
+        server: ServerChannel,
+        desk: ReplayDesk,
+        *,
+        permits: Permits = NOBODY,
+        max_bytes: int | None = None,
+        tick_s: float = TICK_S,
+    ) -> None:
         self._link = link
         self._server = server
         self._desk = desk
         self._backlog = Backlog(server)
-        self._decode = Decoder(ToReplay)
-        self._complaints = Complaints("data")
+        self._gate = Gate(server, ToReplay, socket="data", permits=permits, max_bytes=max_bytes)
         self._thread = WorkThread("rows")
         self._turn = asyncio.Lock()  # of who has the desk, which takes one call at a time
         self._accounts_at = 0.0
@@ -185,10 +234,7 @@ class ReplayNode:
             received = await self._server.receive_many()
             async with self._turn:
                 for peer, frames in received:
-                    if sum(map(len, frames)) > LOOP_BYTES:
-                        await self._thread(self._take, peer, frames)
-                    else:
-                        self._take(peer, frames)
+                    await self._take(peer, frames)
                 await self._send_what_is_due()
             self._link.status.works("serving")
 
@@ -201,12 +247,19 @@ class ReplayNode:
                 self._tell_accounts(time.monotonic())
             await asyncio.sleep(self._tick_s)  # the period itself
 
-    def _take(self, peer: PeerId, frames: list[memoryview]) -> None:
+    async def _take(self, peer: PeerId, frames: list[memoryview]) -> None:
+        if (admitted := self._gate.admit(peer, frames)) is None:
+            return
+        message, arrays = admitted
         try:
-            message, arrays = self._decode(frames)
-            self._desk.handle(peer, message, arrays)
+            if sum(map(len, frames)) > LOOP_BYTES:
+                await self._thread(self._desk.handle, peer, message, arrays)
+            else:
+                self._desk.handle(peer, message, arrays)
         except WireError as error:
-            self._complaints.note(peer, error)
+            self._gate.refuse(peer, message, error)
+        if (refused := self._desk.take_refusal()) is not None:
+            self._gate.refuse(peer, message, WireError(refused))
 
     async def _send_what_is_due(self) -> None:
         """Large batches leave one by one, and the link to the hub gets its turn in between."""
@@ -234,7 +287,8 @@ class ReplayNode:
     def _note(self) -> None:
         self._link.status.counters = {
             **self._desk.counters(),
-            "dropped_messages_total": self._complaints.num_dropped,
+            "dropped_messages_total": self._gate.num_dropped,
+            "cut_connections_total": self._gate.num_cut,
         }
         if (waiting_for := self._desk.waiting_for) is not None:
             self._link.status.waits(waiting_for)

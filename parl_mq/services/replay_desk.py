@@ -66,6 +66,9 @@ MAX_LAYOUTS: Final = 256
 """Layouts of replies that are remembered, should a learner ask for ever other batch sizes."""
 MAX_ENDED: Final = 1_000
 """Streams that have ended whose rows are still told to the hub."""
+BEYOND_LARGEST: Final = 4
+"""Largest inserts that a message may have: what is cut after a fault may be more than one fragment an environment."""
+SLACK_BYTES: Final = 2**20
 MAX_ASKED: Final = 10_000
 """Strangers remembered as having been asked to attach."""
 
@@ -78,6 +81,14 @@ Reply = tuple[PeerId, list[Frame]]
 log = logging.getLogger("parl_mq")
 
 
+def most_bytes_of_a_message(config: RunConfig, spec: TableSpec) -> int:
+    """Bytes that no honest message to a replay node exceeds: rows of an actor, or priorities of a learner."""
+    around = config.algorithm.n_step + config.environment.frame_stack + 1  # rows before and behind those that are live
+    rows = config.largest_insert + config.actor.num_envs * around
+    priorities = MAX_HELD * config.algorithm.batch_size * 2 * 8
+    return SLACK_BYTES + BEYOND_LARGEST * max(rows * spec.row_bytes, priorities)
+
+
 @dataclass(slots=True)
 class _Sender:
     """An actor's account: what it has sent, what it may send."""
@@ -87,6 +98,11 @@ class _Sender:
     epoch: int
     book: ReceiverBook = field(default_factory=ReceiverBook)
     has_news: bool = True
+    rows_before: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        """What the book begins with, an earlier process of this node has stored."""
+        self.rows_before = self.book.rows
 
     def mark(self, sequence: int, fragments: FragmentBatch | None = None) -> SenderMark:
         """What the ring keeps of the account with message `sequence`, which holds these fragments, or was refused."""
@@ -121,6 +137,7 @@ class ReplayDesk:
     def __init__(self, table: Table, limiter: RatioLimiter, spec: TableSpec, config: RunConfig, run_id: str) -> None:
         self.num_refused = 0
         self._num_duplicates = 0
+        self._refusal: str | None = None
         self.has_more = False
         self.watch = TableWatch(table)
         self._table = table
@@ -275,6 +292,11 @@ class ReplayDesk:
             num_drawn=own.drawn,
         )
 
+    def take_refusal(self) -> str | None:
+        """Why something in the last message was refused, which its sender is told; None where nothing was."""
+        refusal, self._refusal = self._refusal, None
+        return refusal
+
     def forget(self, peer: PeerId) -> None:
         """The connection is gone; its client attaches again when it is back."""
         if self._clients.pop(peer, None) is not None:
@@ -382,10 +404,11 @@ class ReplayDesk:
                 pass
         try:
             fragments = fragment_batch_of(arrays, self._spec, must_be_finite=True)
+            self._check_credit(sender, fragments)
             mark = sender.mark(message.sequence, fragments)
             self._table.insert(fragments, sender=mark)
         except (WireError, ValueError) as error:
-            self.num_refused += 1
+            self._note_refused(error)
             sender.book.skip(message.sequence)
             self._table.remember(sender.mark(message.sequence))  # lest it be taken for missing after a restart
             self._reply(sender.peer, InsertRefused(sequence=message.sequence, reason=str(error)))
@@ -393,6 +416,22 @@ class ReplayDesk:
         num_live = mark.rows - sender.book.rows
         sender.book.note(message.sequence, rows=num_live, num_bytes=mark.num_bytes - sender.book.num_bytes)
         self._limiter.note_inserted(num_live)
+
+    def _check_credit(self, sender: _Sender, fragments: FragmentBatch) -> None:
+        """Refuses rows beyond the credit.
+
+        What an actor has collected under the credit of an earlier process of this node may be more than this one would
+        grant: as much again is let pass.
+        """
+        band_rows = int(self._config.error_band / self._config.replay.samples_per_insert)  # no share of it is larger
+        slack = max(band_rows, BEYOND_LARGEST * self._config.largest_insert)
+        most = max(sender.book.credit_rows, sender.rows_before) + slack
+        if sender.book.rows + fragments.num_live > most:
+            raise WireError(f"{sender.name} sends rows beyond its credit of {sender.book.credit_rows}")
+
+    def _note_refused(self, error: Exception) -> None:
+        self.num_refused += 1
+        self._refusal = str(error)
 
     def _hold(self, peer: PeerId, request: SampleRequest) -> None:
         if request.batch_size > self._config.error_band:
@@ -411,7 +450,7 @@ class ReplayDesk:
                 raise WireError(f"priorities come as {sorted(UPDATE_ARRAYS)}, not as {sorted(arrays)[:10]}")
             self._table.update_priorities(arrays["keys"], arrays["magnitudes"])
         except (WireError, ValueError) as error:
-            self.num_refused += 1
+            self._note_refused(error)
             self._reply(peer, UpdateRefused(reason=str(error)))
 
     def _draw_what_is_due(self, now: float) -> None:

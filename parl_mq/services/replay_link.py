@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from parl_mq.errors import Refused
+from parl_mq.errors import EXIT_NOT_ALLOWED, Refused
 from parl_mq.net.channel import ClientChannel, Frame, LinkEvent
 from parl_mq.wire.codec import Decoder, encode
 from parl_mq.wire.messages import Attach, AttachRefused, Message, SayHello
@@ -67,7 +67,11 @@ class ReplayLink:
                     self._on_loss()
                     log.warning("lost the connection to the replay node; waiting for it")
                 case LinkEvent.REFUSED:
-                    log.error("the replay node refused the connection")
+                    raise Refused(
+                        "the replay node refused the connection: this node's key is not allowed there, or the replay "
+                        "node has another key than the hub says",
+                        EXIT_NOT_ALLOWED,
+                    )
 
     async def _receive(self) -> None:
         while True:

@@ -19,6 +19,7 @@ from typing import Any, Final, ParamSpec, TypeVar
 
 from parl_mq.config.models import NodeConfig
 from parl_mq.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_TEMPORARY, ParlError, exit_code_of
+from parl_mq.services.join_file import JoinFile
 from parl_mq.services.notify import Notifier
 
 P = ParamSpec("P")
@@ -43,6 +44,7 @@ class NodeOptions:
         node: this process's own settings.
         lifeline_fd: read end of a pipe whose write end the supervisor holds; None for a node that stands alone.
         notifier: tells the service manager of a node that stands alone how it is.
+        join: of a node on another machine than the hub's: its key and the hub's.
     """
 
     name: str
@@ -50,6 +52,7 @@ class NodeOptions:
     node: NodeConfig = field(default_factory=NodeConfig)
     lifeline_fd: int | None = None
     notifier: Notifier = field(default_factory=Notifier)
+    join: JoinFile | None = None
 
     @property
     def is_supervised(self) -> bool:

@@ -30,6 +30,7 @@ from parl_mq.errors import (
 from parl_mq.net.endpoints import check_endpoint
 from parl_mq.net.zmq_channel import Network
 from parl_mq.replay.memory import mib
+from parl_mq.services.attachment import KEYS, PublicPlace, invite_guest
 from parl_mq.services.health import START_S, Watch
 from parl_mq.services.hub_link import HubLink
 from parl_mq.services.log_files import keep_small
@@ -117,6 +118,7 @@ class Supervisor:
         started_at: float,
         on_progress: ProgressSink,
         on_event: EventSink,
+        public: PublicPlace | None = None,
     ) -> None:
         """Prepares a run.
 
@@ -128,6 +130,7 @@ class Supervisor:
             started_at: monotonic time at which the command started, s.
             on_progress: called a few times a second.
             on_event: called with a line for people when a node has failed.
+            public: where other machines may join; None: nowhere.
         """
         self._config = config
         self._spec = spec
@@ -136,6 +139,7 @@ class Supervisor:
         self._started_at = started_at
         self._on_progress = on_progress
         self._on_event = on_event
+        self._public = public
         self._children: dict[str, Child] = {}
         self._records: dict[str, FailureRecord] = {}
         self._watch = Watch(config.node.busy_limit_s)
@@ -223,8 +227,20 @@ class Supervisor:
                 hub = self._children.get(HUB)
                 told = "it was never started" if hub is None else hub.last_words()
                 raise NodeFailed(f"{error}\n{told}", error.exit_code) from error
+            self._invite()
             columns, spaces = self._spec.to_wire()
             link.deliver(SpecOffer(columns=columns, spaces=spaces, digest=self._spec.digest))
+
+    def _invite(self) -> None:
+        """Says how another machine joins."""
+        if self._public is None:
+            return
+        folder = self._config.node.keys_directory or self._directory.path / KEYS
+        path, join = invite_guest(self._directory.path, folder)
+        self._on_event(
+            f"to add a machine, copy {path} there (it is a key: keep it private) and run: "
+            f"parl-mq {join.role} --join {path.name}"
+        )
 
     async def _ask_for_the_end(self, link: HubLink, stop: StopSignal) -> None:
         await stop.wait()
@@ -412,7 +428,9 @@ class Supervisor:
         return await start_node(role, name, arguments, log=log, pass_fds=[self._lifeline])
 
     async def _start_replay(self, name: str) -> Child:
-        own = ["--bind", _endpoint(self._runtime, name), "--run-dir", str(self._directory.path)]
+        index = int(name.rpartition("-")[2])
+        public = [] if self._public is None else self._public.arguments(2 + index)
+        own = ["--bind", _endpoint(self._runtime, name), *public, "--run-dir", str(self._directory.path)]
         return await self._start("replay", name, [*self._node_arguments(), *own])
 
     async def _start_zygote(self) -> Child:
@@ -483,7 +501,8 @@ class Supervisor:
     def _hub_arguments(self) -> list[str]:
         directory = ["--config", str(self._directory.config), "--run-dir", str(self._directory.path)]
         started_at = ["--started-at", repr(self._started_at)]
-        return ["--bind", self._hub_endpoint, *directory, *started_at, *self._lifeline_option]
+        public = [] if self._public is None else self._public.arguments(0)
+        return ["--bind", self._hub_endpoint, *public, *directory, *started_at, *self._lifeline_option]
 
     def _node_arguments(self) -> list[str]:
         node = self._config.node.model_dump(mode="json", exclude_defaults=True)

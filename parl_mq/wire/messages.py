@@ -19,6 +19,8 @@ CHUNK_BYTES: Final = 256 * 1024
 Role = Literal["hub", "replay", "learner", "actor", "evaluator", "supervisor"]
 Name = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_.:-]+$")]
 Text = Annotated[str, Field(max_length=2000)]
+PublicKey = Annotated[str, Field(min_length=40, max_length=40)]
+"""A CURVE key, Z85."""
 Epoch = Annotated[int, Field(ge=0, lt=2**63)]
 Sequence = Annotated[int, Field(ge=0, lt=2**63)]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
@@ -45,6 +47,8 @@ class Hello(Message):
         epoch: grows with every start of a process of this name; tells a restarted node from the old one.
         run_id: None at the first Hello; afterwards the run that this node belongs to.
         data_endpoint: where a replay node has bound its data socket; None for other roles.
+        public_endpoint: the same for other machines, where it has another one for them.
+        data_key: that the node proves at the endpoint for other machines; None: nothing there is encrypted.
     """
 
     kind: Literal["hello"] = "hello"
@@ -56,6 +60,8 @@ class Hello(Message):
     host: Text
     run_id: Text | None = None
     data_endpoint: Text | None = None
+    public_endpoint: Text | None = None
+    data_key: PublicKey | None = None
 
 
 class SpecOffer(Message):
@@ -197,6 +203,12 @@ class StatusRequest(Message):
     kind: Literal["status_request"] = "status_request"
 
 
+class ProbeRequest(Message):
+    """Anyone -> hub, without a Hello: who are you, and where is everything? Changes nothing."""
+
+    kind: Literal["probe"] = "probe"
+
+
 class Welcome(Message):
     """Hub -> node: all that the node needs to work.
 
@@ -251,7 +263,8 @@ class RunState(Message):
     Attributes:
         columns: the table's columns, or None while no node has offered a spec.
         spaces: of the columns that hold observations and actions.
-        replay_endpoints: data sockets of the replay nodes whose table is open, by index.
+        replay_endpoints: data sockets of the replay nodes whose table is open, by index, as this node is to reach them.
+        server_keys: endpoint -> the key that is proved there, of those that are encrypted.
     """
 
     kind: Literal["run_state"] = "run_state"
@@ -259,6 +272,38 @@ class RunState(Message):
     spaces: Spaces
     digest: Text | None
     replay_endpoints: list[Text] = Field(max_length=256)
+    server_keys: dict[Text, PublicKey] = Field(default_factory=dict, max_length=256)
+
+
+class ProbeReply(Message):
+    """Hub -> whoever asked.
+
+    Attributes:
+        protocol: that it speaks.
+        version: of its parl_mq.
+        time_s: its wall clock, seconds since 1970.
+        endpoints: name -> endpoint of the other sockets, as the asker is to reach them.
+        server_keys: endpoint -> the key that is proved there, of those that are encrypted.
+    """
+
+    kind: Literal["probe_reply"] = "probe_reply"
+    run_id: Text
+    protocol: int
+    version: Text
+    time_s: FiniteFloat
+    endpoints: dict[Text, Text] = Field(max_length=1_000)
+    server_keys: dict[Text, PublicKey] = Field(default_factory=dict, max_length=1_000)
+
+
+class KeysAllowed(Message):
+    """Hub -> replay, at its Hello and at each change: whose connections you may take.
+
+    Attributes:
+        keys: key, name and role of each.
+    """
+
+    kind: Literal["keys_allowed"] = "keys_allowed"
+    keys: list[tuple[PublicKey, Name, Role]] = Field(max_length=10_000)
 
 
 class OpenTable(Message):
@@ -653,7 +698,8 @@ ToHub = Annotated[
     | Goodbye
     | SenderAccounts
     | Pong
-    | StatusRequest,
+    | StatusRequest
+    | ProbeRequest,
     Field(discriminator="kind"),
 ]
 FromHub = Annotated[
@@ -667,7 +713,9 @@ FromHub = Annotated[
     | HeartbeatSeen
     | Stop
     | RunProgress
-    | RunStatus,
+    | RunStatus
+    | ProbeReply
+    | KeysAllowed,
     Field(discriminator="kind"),
 ]
 Weights = Annotated[

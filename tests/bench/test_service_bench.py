@@ -48,8 +48,9 @@ def task(directory, **changed):
         ),
         (Scene("two", FRAMES, "tcp", learners=2, path="socket"), {("two", "items/s"), ("processor", "cores")}),
         (Scene("insert", FRAMES, "ipc", inserting=1), {("insert", "rows/s"), ("processor", "cores")}),
+        (Scene("one", FRAMES, "curve", learners=1), {("one", "items/s"), ("processor", "cores")}),
     ],
-    ids=["mapped beside inserts", "two by tcp", "inserts"],
+    ids=["mapped beside inserts", "two by tcp", "inserts", "encrypted"],
 )
 def test_rows_flow_between_real_processes_and_all_of_them_are_reported(scene, expected):
     results = list(measure(scene, ROUNDS))

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -36,7 +36,7 @@ class Run:
         process: the command itself.
     """
 
-    def __init__(self, directory: Path, *options: str, rings: Path | None = None) -> None:
+    def __init__(self, directory: Path, *options: str, rings: Path | None = None, prefix: Sequence[str] = ()) -> None:
         self.directory = directory
         self._root = Path(tempfile.mkdtemp(prefix="pmq-", dir="/tmp"))  # short: socket paths have 107 bytes
         self.rings = rings or self._root / "rings"
@@ -44,7 +44,7 @@ class Run:
         places = ("--set", f"node.ring_directory={self.rings}", "--set", f"node.runtime_directory={self._root}")
         command = [sys.executable, "-m", "parl_mq", "train", "cartpole-dqn", "--run-dir", str(directory), "--json"]
         self.process = subprocess.Popen(
-            [*command, *_unless_said((*SMALL, *places), options), *options],
+            [*prefix, *command, *_unless_said((*SMALL, *places), options), *options],
             env={name: value for name, value in os.environ.items() if not name.startswith("PARL_MQ_")},  # are settings
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -82,6 +82,13 @@ class Run:
         lines = path.read_text().splitlines() if path.exists() else []
         return [json.loads(line) for line in lines if line.endswith("}")]
 
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What the run's hub wrote at the end."""
+        summary = RunDirectory(self.directory).read_summary()
+        assert summary is not None, "the run left no summary"
+        return summary
+
     def finish(self, timeout_s: float = 60.0) -> tuple[int, str, str]:
         """Exit code, stdout and stderr, once the command has ended."""
         stdout, stderr = self.process.communicate(timeout=timeout_s)
@@ -111,15 +118,16 @@ class Run:
 
 
 @contextmanager
-def running(directory: Path, *options: str, rings: Path | None = None) -> Iterator[Run]:
+def running(directory: Path, *options: str, rings: Path | None = None, prefix: Sequence[str] = ()) -> Iterator[Run]:
     """A run that is cleaned up whatever happens.
 
     Args:
         directory: the run directory.
         options: of the command.
         rings: where rings lie, which stays; None: in a folder of its own.
+        prefix: in front of the command, such as one that runs it elsewhere.
     """
-    run = Run(directory, *options, rings=rings)
+    run = Run(directory, *options, rings=rings, prefix=prefix)
     try:
         yield run
     finally:

@@ -7,9 +7,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from parl_mq.net.channel import LinkEvent
 from parl_mq.net.memory_channel import MemoryNetwork
 from parl_mq.replay.table import Table
 from parl_mq.services import replay, replay_desk
+from parl_mq.services.conduct import FAULTS
 from parl_mq.services.hub_link import NodeStatus
 from parl_mq.services.replay import ReplayNode
 from parl_mq.services.replay_desk import ReplayDesk
@@ -17,7 +19,7 @@ from parl_mq.services.runtime import StopSignal
 from parl_mq.services.tables import limiter, table_settings
 from parl_mq.wire.codec import Decoder, encode
 from parl_mq.wire.fragments import arrays_of
-from parl_mq.wire.messages import Attached, FromReplay, InsertFragments, SampleReply, SampleRequest
+from parl_mq.wire.messages import Attached, FromReplay, InsertFragments, InsertRefused, SampleReply, SampleRequest
 from tests.services.builders import SPEC, attach, fragments, small_config, soon, until
 
 HOSTILE = [[b""], [b"\x80\x04\x95"], [bytes(64)], [b"\xff" * 1000, b"slab"], [b"\xdd\xff\xff\xff\xff"]]
@@ -75,13 +77,44 @@ async def test_rows_that_an_actor_sends_reach_a_learner_that_waits(scene):
 
 async def test_hostile_frames_are_counted_logged_once_and_serving_goes_on(scene, caplog):
     stranger = scene.network.connect("replay")
-    for frames in HOSTILE * 20:
+    for frames in HOSTILE * (FAULTS.burst // len(HOSTILE)):
         await stranger.send(frames)
     actor = await scene.client("actor")
     await scene.insert(actor, 0)
     await until(lambda: scene.status.counters.get("inserted_rows_total") == 4)
-    assert scene.status.counters["dropped_messages_total"] == 20 * len(HOSTILE)
+    assert scene.status.counters["dropped_messages_total"] == FAULTS.burst
+    assert scene.status.counters["cut_connections_total"] == 0
     assert len([record for record in caplog.records if "dropped a message" in record.message]) == 1
+
+
+async def test_a_peer_that_sends_too_many_hostile_frames_is_cut_and_the_others_are_served(scene, caplog):
+    actor, stranger = await scene.client("actor"), scene.network.connect("replay")
+    assert await soon(stranger.next_event()) is LinkEvent.CONNECTED
+    for _ in range(FAULTS.burst + 1):
+        await stranger.send(HOSTILE[0])
+    assert await soon(stranger.next_event()) is LinkEvent.DISCONNECTED
+    await scene.insert(actor, 0)
+    await until(lambda: scene.status.counters.get("inserted_rows_total") == 4)
+    assert scene.status.counters["cut_connections_total"] == 1
+    assert len([record for record in caplog.records if "closed the connection" in record.message]) == 1
+
+
+async def test_rows_of_another_dtype_are_answered_with_field_got_and_expected_and_counted(scene, caplog):
+    actor = await scene.client("actor")
+    rows = fragments(4)
+    arrays = {**arrays_of(rows), "obs": rows.columns["obs"].astype(np.float64)}
+    await actor.send(encode(InsertFragments(sequence=0, table="main"), arrays))
+    refused = await scene.hear(actor, InsertRefused)
+    assert refused.reason == "field obs: got float64 (5, 4), expected float32 (R, 4)"
+    await until(lambda: scene.status.counters.get("dropped_messages_total") == 1)
+    assert [refused.reason in record.message for record in caplog.records] == [True]
+
+
+async def test_rows_far_beyond_the_credit_are_refused(scene):
+    actor = await scene.client("actor")
+    for sequence in range(20):  # all of them before any new credit is granted
+        assert actor.try_send(encode(InsertFragments(sequence=sequence, table="main"), arrays_of(fragments(4))))
+    assert "beyond its credit" in (await scene.hear(actor, InsertRefused)).reason
 
 
 async def test_a_learner_that_went_away_is_forgotten_and_nothing_is_drawn_for_it_twice(scene):

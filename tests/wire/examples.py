@@ -28,10 +28,13 @@ from parl_mq.wire.messages import (
     HelloRefused,
     InsertFragments,
     InsertRefused,
+    KeysAllowed,
     NodeReport,
     OpenTable,
     Ping,
     Pong,
+    ProbeReply,
+    ProbeRequest,
     ReplayCounts,
     RunCounts,
     RunProgress,
@@ -92,6 +95,8 @@ _columns, _spaces = SPEC.to_wire()
 _spaces = {"obs": ("Box", [0.0], [255.0]), "action": ("Discrete", [0.0], [3.0])}
 _updates = {"keys": np.array([3, 2**63 + 5], np.uint64), "magnitudes": np.array([0.5, 2.0])}
 
+KEY = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"
+
 MESSAGES = [
     (Hello(protocol=1, role="actor", name="actor-0", epoch=EPOCH, pid=4242, host="worker"), {}),
     (SpecOffer(columns=_columns, spaces=_spaces, digest=SPEC.digest), {}),
@@ -117,6 +122,19 @@ MESSAGES = [
     (SenderAccounts(ring_id="r1", accounts=[("actor-0", EPOCH, 448)], found=[("0" * 32, EPOCH, 64)]), {}),
     (Pong(), {}),
     (StatusRequest(), {}),
+    (ProbeRequest(), {}),
+    (
+        ProbeReply(
+            run_id="a1b2c3",
+            protocol=1,
+            version="0.1.0",
+            time_s=1_700_000_000.5,
+            endpoints={"weights": "tcp://10.0.0.1:29701"},
+            server_keys={"tcp://10.0.0.1:29701": KEY},
+        ),
+        {},
+    ),
+    (KeysAllowed(keys=[(KEY, "actor.guest", "actor")]), {}),
     (HelloHeld(reason="actor-0 may still be there"), {}),
     (Ping(), {}),
     (
