@@ -141,7 +141,8 @@ async def test_priorities_go_back_to_the_node_whose_rows_they_are_about():
 
 async def test_priorities_that_no_request_carries_go_by_themselves_soon():
     async with drawing(20) as scene:
-        batch = await soon(scene.client.next_batch())
+        batch = await scene.batch()
+        await until(scene.client._batches.full)  # then nothing is asked for
         scene.client.give_back(batch, np.full(8, 5.0))
         owners = {origin.node for origin in batch.origins}
         for index in owners:
