@@ -66,8 +66,8 @@ def test_auto_takes_a_gpu_where_torch_can_use_one(devices: Devices, has_gpu: boo
     ("devices", "num_learners"),
     [
         (Devices(CUDA_BUILD, 3), 3),
-        (Devices(CUDA_BUILD, 0), 1),
-        (Devices(CPU_BUILD, 3), 1),
+        (Devices(CUDA_BUILD, 0), 0),
+        (Devices(CPU_BUILD, 3), 0),
         (Devices(HIP_BUILD, None), 1),
     ],
 )
