@@ -76,6 +76,12 @@ class PeerTimeout(ParlError):
     exit_code = EXIT_UNAVAILABLE
 
 
+class GroupBroken(ParlError):
+    """A group of learners has lost one of them: those that are left meet again in a new one."""
+
+    exit_code = EXIT_TEMPORARY
+
+
 class CodedError(ParlError):
     """An error that brings its own exit code along.
 

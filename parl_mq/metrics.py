@@ -149,6 +149,12 @@ METRICS: Final = (
         "learner",
         ("learner_wait_fraction", "1", "share of its time that the learner had no batch to learn from"),
         ("learner_limiter_wait_fraction", "1", "the part of that for which samples_per_insert held its request"),
+        (
+            "learner_group_wait_fraction",
+            "1",
+            "share of its time in averaging gradients, with waiting for other learners",
+        ),
+        ("learner_group", "1", "generation of the group of learners that a learner is in"),
         ("loss", "1", "mean loss of the last updates"),
         ("q_mean", "1", "mean value of the actions taken, over the last updates"),
         ("q_max", "1", "largest such value of a batch, averaged over the last updates"),

@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn.functional import smooth_l1_loss
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+from parl_mq.algorithms.averaging import Averaging, SharedGradients
 from parl_mq.algorithms.base import Observation, TrainingBatch, UpdateOutcome
 from parl_mq.algorithms.targets import double_values, n_step_target, update_target
 from parl_mq.errors import ConfigError
@@ -76,19 +77,27 @@ class DuelingTrainer:
         self._target_P = _flattened(self._target)
         update_target(self._target_P, self._online_P, tau=1.0)
         self._adam = Adam(self._online_P, config.learning_rate)
+        self._shared = SharedGradients(len(self._online_P), num_scalars=1, device=device)
 
     def update(self, batch: TrainingBatch) -> UpdateOutcome:
         """One gradient step; one whose loss is not finite changes nothing."""
         q_B, goal_B = self._values(batch)
         loss = (self._tensor(batch.weight) * smooth_l1_loss(q_B, goal_B, reduction="none")).mean()
         magnitudes = (q_B - goal_B).detach().abs().cpu().numpy().astype(np.float64)
-        if not isfinite(loss.item()):
+        gradient_P, self._shared.scalars[0] = self._shared.parts[0], loss.detach()
+        gradient_P.copy_(parameters_to_vector(torch.autograd.grad(loss, list(self._online.parameters()))))
+        self._shared.average(batch.weight_peak)
+        mean_loss = self._shared.scalars[0].item()
+        if not isfinite(mean_loss):
             return UpdateOutcome(np.nan_to_num(magnitudes, nan=0.0, posinf=0.0), {}, was_skipped=True)
-        gradient_P = parameters_to_vector(torch.autograd.grad(loss, list(self._online.parameters())))
         self._adam.step(gradient_P)
         update_target(self._target_P, self._online_P, self._config.tau)
         self.num_updates += 1
-        return UpdateOutcome(magnitudes, {"loss": loss.item(), "q_mean": q_B.mean().item()})
+        return UpdateOutcome(magnitudes, {"loss": mean_loss, "q_mean": q_B.mean().item()})
+
+    def join(self, group: Averaging) -> None:
+        """One of several learners from now on."""
+        self._shared.averaging = group
 
     def policy_weights(self) -> dict[str, torch.Tensor]:
         """The online network's parameters by name."""

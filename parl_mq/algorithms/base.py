@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,8 @@ from parl_mq.spec import TableSpec
 
 if TYPE_CHECKING:
     import torch
+
+    from parl_mq.algorithms.averaging import Averaging
 
 Observation = npt.NDArray[np.generic] | dict[str, npt.NDArray[np.generic]]
 """[B, *shape], or a dict of such arrays, one for each column `obs/KEY`, by KEY."""
@@ -30,6 +32,8 @@ class TrainingBatch:
         discount: [B] float32, gamma^k, or 0 where the window ended in termination.
         weight: [B] float32 importance weights in (0, 1].
         extras: the algorithm's extra columns by name.
+        weight_peak: the largest (N P)^-beta of these rows, by which the weights were divided; learners that share a
+            batch bring their weights to one scale by it.
     """
 
     obs: Observation
@@ -39,6 +43,7 @@ class TrainingBatch:
     discount: npt.NDArray[np.float32]
     weight: npt.NDArray[np.float32]
     extras: Mapping[str, npt.NDArray[np.generic]]
+    weight_peak: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +88,26 @@ class Trainer(Protocol):
         Raises:
             SnapshotError: a tensor is missing, unknown or of another shape. Nothing is changed then.
         """
+
+
+@runtime_checkable
+class ParallelTrainer(Trainer, Protocol):
+    """A trainer that can be one of several that share each batch, and hold the same state after each update.
+
+    Its update averages gradients, and all else that a step depends on, by parl_mq.algorithms.averaging.SharedGradients,
+    and decides by the averages alone whether it is skipped.
+    """
+
+    def join(self, group: Averaging) -> None:
+        """Learns together with this group from the next update on."""
+
+
+@runtime_checkable
+class CompilableTrainer(Trainer, Protocol):
+    """A trainer whose arithmetic torch.compile can make one program of."""
+
+    def compile(self) -> None:
+        """Computes with compiled programs from the next update on, which is slow for the first ones."""
 
 
 class Policy(Protocol):

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from parl_mq.algorithms.averaging import Averaging, SharedGradients
 from parl_mq.algorithms.base import Observation, TrainingBatch, UpdateOutcome
 from parl_mq.algorithms.dqn_config import DQNConfig
 from parl_mq.algorithms.exploration import ladder_epsilons
@@ -70,8 +71,10 @@ class DQNTrainer:
         self._head.cut_streams(self._layout, online_P)
         self._online = Mlp(self._layout, online_P)
         self._target = Mlp(self._layout, online_P.clone())
-        self._gradient = Mlp(self._layout, torch.empty_like(online_P))
+        self._shared = SharedGradients(len(online_P), num_scalars=1, device=device)
+        self._gradient = Mlp(self._layout, self._shared.parts[0])
         self._adam = Adam(online_P, config.learning_rate)
+        self._compute = self._gradient_and_report
         self.num_updates = 0
 
     def update(self, batch: TrainingBatch) -> UpdateOutcome:
@@ -83,11 +86,20 @@ class DQNTrainer:
         staged = self._staging.stage(batch, self._actions.to_indices(batch.action))
         with torch.inference_mode():
             # One transfer brings back all that the host needs; the step behind it is not waited for.
-            report = self._gradient_and_report(staged).cpu().numpy().astype(np.float64)
-            outcome = self._outcome(report, batch.weight)
+            report = self._compute(staged, batch.weight_peak).cpu().numpy().astype(np.float64)
+            outcome = self._outcome(report)
             if not outcome.was_skipped:
                 self._step(outcome.figures["grad_norm"])
         return outcome
+
+    def join(self, group: Averaging) -> None:
+        """See parl_mq.algorithms.base.ParallelTrainer."""
+        self._shared.averaging = group
+
+    def compile(self) -> None:
+        """See parl_mq.algorithms.base.CompilableTrainer."""
+        self._shared.leave_out_of_compilation()
+        self._compute = torch.compile(self._gradient_and_report, dynamic=False)
 
     def policy_weights(self) -> dict[str, torch.Tensor]:
         """The online network's parameters on the CPU; later updates do not touch them."""
@@ -109,8 +121,12 @@ class DQNTrainer:
         put_back(own, tensors)
         self.num_updates, self._adam.num_steps = counts
 
-    def _gradient_and_report(self, staged: StagedBatch) -> torch.Tensor:
-        """Leaves the gradient in place; [3B + 1]: TD errors, Q of the actions taken, losses, the gradient's norm."""
+    def _gradient_and_report(self, staged: StagedBatch, weight_peak: float) -> torch.Tensor:
+        """Leaves the group's gradient in place.
+
+        Returns:
+            [2B + 2]: TD errors and Q of the actions taken; the group's mean loss and its gradient's norm.
+        """
         reward_B, discount_B, weight_B = staged.scalars
         activations, values_BAK, next_BK = self._values_and_next(staged)
         action_B1K = staged.action.unsqueeze(2).expand(-1, 1, values_BAK.shape[2])
@@ -126,8 +142,10 @@ class DQNTrainer:
         gradient_BAK = torch.zeros_like(values_BAK).scatter_(1, action_B1K, slope_BK.unsqueeze(1))
         self._online.backward(activations, self._head.backward(gradient_BAK), into=self._gradient)
         self._head.cut_streams(self._layout, self._gradient.flat_P)
+        torch.dot(weight_B, loss_B, out=self._shared.scalars[0]).div_(staged.batch_size)
+        self._shared.average(weight_peak)
         norm = torch.linalg.vector_norm(self._gradient.flat_P)
-        return torch.cat((error_B, q_B, loss_B, norm.unsqueeze(0)))
+        return torch.cat((error_B, q_B, self._shared.scalars, norm.unsqueeze(0)))
 
     def _values_and_next(self, staged: StagedBatch) -> tuple[list[torch.Tensor], torch.Tensor, torch.Tensor]:
         """The online network's activations and [B, A, K] for the observations, and the next ones' [B, K]."""
@@ -141,15 +159,14 @@ class DQNTrainer:
         activations = self._online.activations(staged.features[:batch_size])
         return activations, self._head.values(activations[-1]), of_largest_mean(next_BAK, chosen_by=next_BAK)
 
-    def _outcome(self, report: npt.NDArray[np.float64], weight_B: npt.NDArray[np.float32]) -> UpdateOutcome:
-        batch_size = len(weight_B)
-        error_B, q_B, loss_B = report[:-1].reshape(3, batch_size)
-        grad_norm = float(report[-1])
+    @staticmethod
+    def _outcome(report: npt.NDArray[np.float64]) -> UpdateOutcome:
+        error_B, q_B = report[:-2].reshape(2, -1)
+        loss, grad_norm = report[-2:].tolist()
         magnitude_B = np.abs(error_B)
-        loss = float(np.dot(weight_B, loss_B)) / batch_size
         if not (isfinite(loss) and isfinite(grad_norm)):
             return UpdateOutcome.skipped(magnitude_B)
-        q_mean, td_mean = float(q_B.sum()) / batch_size, float(magnitude_B.sum()) / batch_size
+        q_mean, td_mean = float(q_B.mean()), float(magnitude_B.mean())
         figures = {
             "loss": loss,
             "grad_norm": grad_norm,

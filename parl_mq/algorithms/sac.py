@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 
 from parl_mq.algorithms.acting import ActingNetwork, acting_weights
+from parl_mq.algorithms.averaging import Averaging
 from parl_mq.algorithms.base import Observation, TrainingBatch, UpdateOutcome
 from parl_mq.algorithms.sac_config import SACConfig
 from parl_mq.algorithms.soft import SoftNetworks
@@ -63,6 +64,7 @@ class SACTrainer:
             device=device,
         )
         self._noise = np.random.default_rng(noise_seed)
+        self._compute = self._gradients_and_report
 
     @property
     def num_updates(self) -> int:
@@ -81,11 +83,21 @@ class SACTrainer:
             ValueError: an action or observation has another shape. Nothing is changed then.
         """
         staged = self._staging.stage(batch, self._actions.to_units(batch.action))
-        noise = self._noise.standard_normal((2 * staged.batch_size, self._actions.size), np.float32)
+        noise = self._networks.shared.noise(self._noise, 2, staged.batch_size, self._actions.size)
         with torch.inference_mode():
             # One transfer brings back all that the host needs; the steps behind it are not waited for.
-            report = self._gradients_and_report(staged, torch.from_numpy(noise).to(self._device))
+            on_device = torch.from_numpy(noise).to(self._device)
+            report = self._compute(staged, on_device, batch.weight_peak)
             return self._finish(report.cpu().numpy().astype(np.float64), batch.weight)
+
+    def join(self, group: Averaging) -> None:
+        """See parl_mq.algorithms.base.ParallelTrainer."""
+        self._networks.shared.averaging = group
+
+    def compile(self) -> None:
+        """See parl_mq.algorithms.base.CompilableTrainer."""
+        self._networks.shared.leave_out_of_compilation()
+        self._compute = torch.compile(self._gradients_and_report, dynamic=False)
 
     def policy_weights(self) -> dict[str, torch.Tensor]:
         """The policy's parameters on the CPU, and the updates in them; later updates do not touch them."""
@@ -107,12 +119,12 @@ class SACTrainer:
         self._networks.load(tensors, values, what=what)
         self._noise = noise
 
-    def _gradients_and_report(self, staged: StagedBatch, noise: torch.Tensor) -> torch.Tensor:
-        """Leaves both gradients in place.
+    def _gradients_and_report(self, staged: StagedBatch, noise: torch.Tensor, weight_peak: float) -> torch.Tensor:
+        """Leaves both gradients of the group in place.
 
         Returns:
-            [N * B + 3 * B + 2]: TD errors of each critic; Q of the actions taken, log densities of the policy's
-            actions and their smallest Q; norms of the critics' and of the policy's gradient.
+            [N * B + 3 * B + 4]: TD errors of each critic; Q of the actions taken, log densities of the policy's
+            actions and their smallest Q; what SoftNetworks.average gives.
         """
         batch_size, networks = staged.batch_size, self._networks
         reward_B, discount_B, weight_B = staged.scalars
@@ -129,8 +141,9 @@ class SACTrainer:
         networks.critics.backward(critic_activations, (error_NB * scale_B).unsqueeze(2), into=networks.critic_gradient)
 
         q_policy_B = self._actor_backward(staged, activations, sample, scale_B)
-        norms = networks.gradient_norms()
-        return torch.cat((error_NB.flatten(), q_NB.mean(0), sample.log_prob[:batch_size], q_policy_B, norms))
+        log_prob_B = sample.log_prob[:batch_size]
+        means = networks.average(error_NB, -log_prob_B, weight_B, weight_peak)
+        return torch.cat((error_NB.flatten(), q_NB.mean(0), log_prob_B, q_policy_B, means))
 
     def _actor_backward(
         self, staged: StagedBatch, activations: list[torch.Tensor], sample: SquashedSample, scale_B: torch.Tensor
@@ -158,13 +171,13 @@ class SACTrainer:
 
     def _finish(self, report: npt.NDArray[np.float64], weight_B: npt.NDArray[np.float32]) -> UpdateOutcome:
         batch_size = len(weight_B)
-        q_B, log_prob_B, q_policy_B = report[-3 * batch_size - 2 : -2].reshape(3, batch_size)
+        q_B, log_prob_B, q_policy_B = report[-3 * batch_size - 4 : -4].reshape(3, batch_size)
         return self._networks.finish(
-            error_NB=report[: -3 * batch_size - 2].reshape(-1, batch_size),
+            error_NB=report[: -3 * batch_size - 4].reshape(-1, batch_size),
             q_B=q_B,
             entropy_B=-log_prob_B,
             value_B=q_policy_B - self.temperature * log_prob_B,
-            norms=report[-2:],
+            means=report[-4:],
             weight_B=weight_B,
         )
 

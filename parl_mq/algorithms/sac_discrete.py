@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 
 from parl_mq.algorithms.acting import ActingNetwork, acting_weights
+from parl_mq.algorithms.averaging import Averaging
 from parl_mq.algorithms.base import Observation, TrainingBatch, UpdateOutcome
 from parl_mq.algorithms.sac_discrete_config import SACDiscreteConfig
 from parl_mq.algorithms.soft import SoftNetworks
@@ -61,6 +62,7 @@ class SACDiscreteTrainer:
             target_entropy=config.target_entropy_scale * log(self._actions.num_actions),
             device=device,
         )
+        self._compute = self._gradients_and_report
 
     @property
     def num_updates(self) -> int:
@@ -81,7 +83,17 @@ class SACDiscreteTrainer:
         staged = self._staging.stage(batch, self._actions.to_indices(batch.action))
         with torch.inference_mode():
             # One transfer brings back all that the host needs; the steps behind it are not waited for.
-            return self._finish(self._gradients_and_report(staged).cpu().numpy().astype(np.float64), batch.weight)
+            report = self._compute(staged, batch.weight_peak)
+            return self._finish(report.cpu().numpy().astype(np.float64), batch.weight)
+
+    def join(self, group: Averaging) -> None:
+        """See parl_mq.algorithms.base.ParallelTrainer."""
+        self._networks.shared.averaging = group
+
+    def compile(self) -> None:
+        """See parl_mq.algorithms.base.CompilableTrainer."""
+        self._networks.shared.leave_out_of_compilation()
+        self._compute = torch.compile(self._gradients_and_report, dynamic=False)
 
     def policy_weights(self) -> dict[str, torch.Tensor]:
         """The policy's parameters on the CPU, and the updates in them; later updates do not touch them."""
@@ -99,12 +111,12 @@ class SACDiscreteTrainer:
         """
         self._networks.load(tensors, values, what="discrete SAC's state")
 
-    def _gradients_and_report(self, staged: StagedBatch) -> torch.Tensor:
-        """Leaves both gradients in place.
+    def _gradients_and_report(self, staged: StagedBatch, weight_peak: float) -> torch.Tensor:
+        """Leaves both gradients of the group in place.
 
         Returns:
-            [N * B + 3 * B + 2]: TD errors of each critic; Q of the actions taken, the policy's entropies and soft
-            values; norms of the critics' and of the policy's gradient.
+            [N * B + 3 * B + 4]: TD errors of each critic; Q of the actions taken, the policy's entropies and soft
+            values; what SoftNetworks.average gives.
         """
         batch_size, networks, temperature = staged.batch_size, self._networks, self.temperature
         reward_B, discount_B, weight_B = staged.scalars
@@ -133,17 +145,18 @@ class SACDiscreteTrainer:
         networks.critics.backward(activations, by_q_NBA, into=networks.critic_gradient)
 
         entropy_B = -(policy[:batch_size] * log_policy[:batch_size]).sum(1)
-        return torch.cat((error_NB.flatten(), q_NB.mean(0), entropy_B, value_B, networks.gradient_norms()))
+        means = networks.average(error_NB, entropy_B, weight_B, weight_peak)
+        return torch.cat((error_NB.flatten(), q_NB.mean(0), entropy_B, value_B, means))
 
     def _finish(self, report: npt.NDArray[np.float64], weight_B: npt.NDArray[np.float32]) -> UpdateOutcome:
         batch_size = len(weight_B)
-        q_B, entropy_B, value_B = report[-3 * batch_size - 2 : -2].reshape(3, batch_size)
+        q_B, entropy_B, value_B = report[-3 * batch_size - 4 : -4].reshape(3, batch_size)
         return self._networks.finish(
-            error_NB=report[: -3 * batch_size - 2].reshape(-1, batch_size),
+            error_NB=report[: -3 * batch_size - 4].reshape(-1, batch_size),
             q_B=q_B,
             entropy_B=entropy_B,
             value_B=value_B,
-            norms=report[-2:],
+            means=report[-4:],
             weight_B=weight_B,
         )
 

@@ -13,11 +13,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from parl_mq.algorithms.averaging import SharedGradients
 from parl_mq.algorithms.base import UpdateOutcome
 from parl_mq.algorithms.sac_config import SACConfig
 from parl_mq.algorithms.sac_discrete_config import SACDiscreteConfig
 from parl_mq.algorithms.state import count_in, named_parts, put_back
-from parl_mq.algorithms.targets import squared_loss, update_target
+from parl_mq.algorithms.targets import squared_losses, update_target
 from parl_mq.algorithms.temperature import Temperature
 from parl_mq.model.adam import Adam
 from parl_mq.model.networks import Mlp, MlpLayout, StackedMlp
@@ -35,6 +36,7 @@ class SoftNetworks:
         critics: N of them.
         critic_gradient: to be filled before a step.
         targets: of the critics.
+        shared: the memory of both gradients, and what is averaged with them: loss and lack of entropy.
         num_updates: gradient steps taken.
     """
 
@@ -62,9 +64,10 @@ class SoftNetworks:
             layout.initial(seed).to(device) for layout, seed in zip((actor_layout, critic_layout), seeds, strict=True)
         )
         self.actor = Mlp(actor_layout, actor_P)
-        self.actor_gradient = Mlp(actor_layout, torch.empty_like(actor_P))
+        self.shared = SharedGradients(len(critic_P), len(actor_P), num_scalars=2, device=device)
+        self.actor_gradient = Mlp(actor_layout, self.shared.parts[1])
         self.critics = StackedMlp(critic_layout, critic_P)
-        self.critic_gradient = StackedMlp(critic_layout, torch.empty_like(critic_P))
+        self.critic_gradient = StackedMlp(critic_layout, self.shared.parts[0])
         self.targets = StackedMlp(critic_layout, critic_P.clone())
         self.num_updates = 0
         self._actor_layout = actor_layout
@@ -83,11 +86,26 @@ class SoftNetworks:
         """Weight of the entropy beside the reward."""
         return self._temperature.value
 
-    def gradient_norms(self) -> torch.Tensor:
-        """[2] norms of the critics' and of the policy's gradient."""
-        return torch.stack(
-            [torch.linalg.vector_norm(part.flat_P) for part in (self.critic_gradient, self.actor_gradient)]
-        )
+    def average(
+        self, error_NB: torch.Tensor, entropy_B: torch.Tensor, weight_B: torch.Tensor, weight_peak: float
+    ) -> torch.Tensor:
+        """Averages both gradients over the group, when they are in place.
+
+        Args:
+            error_NB: TD errors of each critic.
+            entropy_B: of the policy, as far as it is known: of one of its actions, or of all.
+            weight_B: importance weights.
+            weight_peak: TrainingBatch.weight_peak.
+
+        Returns:
+            [4] of the group: mean loss of the critics, mean lack of entropy, norms of the critics' and of the policy's
+            gradient.
+        """
+        means_B = torch.stack((squared_losses(error_NB), self._target_entropy - entropy_B))
+        torch.mv(means_B, weight_B, out=self.shared.scalars).div_(len(weight_B))
+        self.shared.average(weight_peak)
+        norms = [torch.linalg.vector_norm(part) for part in self.shared.parts]
+        return torch.cat((self.shared.scalars, torch.stack(norms)))
 
     def finish(
         self,
@@ -96,7 +114,7 @@ class SoftNetworks:
         q_B: Values,
         entropy_B: Values,
         value_B: Values,
-        norms: Values,
+        means: Values,
         weight_B: npt.NDArray[np.float32],
     ) -> UpdateOutcome:
         """Makes the step that the gradients ask for, if all of it is finite.
@@ -106,15 +124,13 @@ class SoftNetworks:
             q_B: means of the critics' values of the actions taken.
             entropy_B: of the policy, as far as it is known: of one of its actions, or of all.
             value_B: soft values of the policy, which it is to make large.
-            norms: `gradient_norms`.
+            means: from `average`.
             weight_B: importance weights.
         """
         batch_size = len(weight_B)
-        critic_norm, actor_norm = norms.tolist()
+        loss, lack, critic_norm, _ = means.tolist()
         magnitude_B = np.abs(error_NB).mean(0)
-        loss = squared_loss(error_NB, weight_B)
-        lack = float(np.dot(self._target_entropy - entropy_B, weight_B)) / batch_size
-        if not all(map(isfinite, (loss, lack, critic_norm, actor_norm))):
+        if not all(map(isfinite, means)):
             return UpdateOutcome.skipped(magnitude_B)
         figures = {
             "loss": loss,

@@ -6,6 +6,7 @@ Shape letters: B batch, F features of an observation, A elements of an action.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,13 +30,18 @@ class StagedBatch:
     action: torch.Tensor
     scalars: torch.Tensor
 
-    def to(self, device: torch.device) -> StagedBatch:
-        """The same on another device; the host goes on before the copies are made."""
-        return StagedBatch(
-            self.features.to(device, non_blocking=True),
-            self.action.to(device, non_blocking=True),
-            self.scalars.to(device, non_blocking=True),
-        )
+    def like_on(self, device: torch.device) -> StagedBatch:
+        """Memory for the same on another device."""
+        return StagedBatch(*(torch.empty_like(part, device=device, pin_memory=False) for part in self._parts))
+
+    def copy_from(self, other: StagedBatch) -> None:
+        """Takes over another one's content; the host goes on before the copies are made where its memory is pinned."""
+        for own, given in zip(self._parts, other._parts, strict=True):
+            own.copy_(given, non_blocking=True)
+
+    @property
+    def _parts(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        return self.features, self.action, self.scalars
 
     @property
     def batch_size(self) -> int:
@@ -46,8 +52,10 @@ class StagedBatch:
 class Staging:
     """Host memory that batches are written into, pinned where the device is a GPU, and their place on the device.
 
-    The memory is used again by each batch: whoever reads a staged batch must be done with it, on the device too,
-    before the next. Copying once also means that the batch's arrays may be read-only.
+    The memory is used again by each batch, on both sides: whoever reads a staged batch must be done with it, on the
+    device too, before the next. So copies need not wait for what the device still has to do for the batch before, such
+    as its optimizer's step: they go by a stream of their own. Copying once also means that the batch's arrays may be
+    read-only.
     """
 
     def __init__(
@@ -57,9 +65,21 @@ class Staging:
         *,
         action_size: int = 1,
         action_dtype: torch.dtype = torch.int64,
+        is_apart: bool | None = None,
     ) -> None:
+        """Makes the memory.
+
+        Args:
+            encoder: of the observations.
+            device: where batches are wanted.
+            action_size: A.
+            action_dtype: of the actions.
+            is_apart: the device has memory of its own; None: it has unless it is the CPU.
+        """
         self._encoder = encoder
         self._device = device
+        self._streams: Any = torch.get_device_module(device) if is_apart or device.type != "cpu" else None
+        self._side = None if self._streams is None else self._streams.Stream()
         self._action_size, self._action_dtype = action_size, action_dtype
         self._allocate(batch_size=0)
 
@@ -71,7 +91,14 @@ class Staging:
         self._encoder.encode(batch.next_obs, out=self._next_obs)
         self._action[:] = action.reshape(batch_size, -1)
         self._reward[:], self._discount[:], self._weight[:] = batch.reward, batch.discount, batch.weight
-        return self._on_host if self._device.type == "cpu" else self._on_host.to(self._device)
+        return self._on_host if self._on_device is None else self._copied(self._on_device)
+
+    def _copied(self, on_device: StagedBatch) -> StagedBatch:
+        """What is computed from now on waits for the copies, on the device."""
+        with self._streams.stream(self._side):
+            on_device.copy_from(self._on_host)
+        self._streams.current_stream().wait_stream(self._side)
+        return on_device
 
     def _allocate(self, batch_size: int) -> None:
         is_pinned = self._device.type == "cuda"
@@ -79,6 +106,7 @@ class Staging:
         action = torch.empty(batch_size, self._action_size, dtype=self._action_dtype, pin_memory=is_pinned)
         scalars = torch.empty(3, batch_size, pin_memory=is_pinned)
         self._on_host = StagedBatch(features, action, scalars)
+        self._on_device = None if self._streams is None else self._on_host.like_on(self._device)
         self._obs, self._next_obs = features.numpy()[:batch_size], features.numpy()[batch_size:]
         self._action = action.numpy()
         self._reward, self._discount, self._weight = scalars.numpy()

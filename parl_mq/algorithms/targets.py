@@ -5,8 +5,6 @@ Shape letters: B batch, A actions, K quantiles, J of the target's, N critics, P 
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 
@@ -50,9 +48,9 @@ def update_target(target_P: torch.Tensor, online_P: torch.Tensor, tau: float) ->
         target_P.lerp_(online_P, tau)
 
 
-def squared_loss(error_NB: npt.NDArray[np.float64], weight_B: npt.NDArray[np.float32]) -> float:
-    """Mean over the batch of weight times error^2 / 2, summed over the critics."""
-    return float(np.dot(np.square(error_NB).sum(0), weight_B)) / (2 * len(weight_B))
+def squared_losses(error_NB: torch.Tensor) -> torch.Tensor:
+    """[B] error^2 / 2, summed over the critics."""
+    return error_NB.square().sum(0).div_(2)
 
 
 def quantile_huber(

@@ -9,7 +9,6 @@ Shape letters: B batch, A elements of an action, F features, N critics, M enviro
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -17,12 +16,13 @@ import numpy.typing as npt
 import torch
 
 from parl_mq.algorithms.acting import ActingNetwork, acting_weights
+from parl_mq.algorithms.averaging import Averaging, SharedGradients
 from parl_mq.algorithms.base import Observation, TrainingBatch, UpdateOutcome
 from parl_mq.algorithms.exploration import ladder_between
 from parl_mq.algorithms.spaces import BoxActions
 from parl_mq.algorithms.staging import StagedBatch, Staging
 from parl_mq.algorithms.state import copied, count_in, generator_in, named_parts, put_back
-from parl_mq.algorithms.targets import n_step_target, squared_loss, update_target
+from parl_mq.algorithms.targets import n_step_target, squared_losses, update_target
 from parl_mq.algorithms.td3_config import TD3Config
 from parl_mq.model.adam import Adam
 from parl_mq.model.encoder import ObservationEncoder
@@ -68,14 +68,16 @@ class TD3Trainer:
         critic_P = self._critic_layout.initial(critic_seed).to(device)
         self._actor = Mlp(self._actor_layout, actor_P)
         self._target_actor = Mlp(self._actor_layout, actor_P.clone())
-        self._actor_gradient = Mlp(self._actor_layout, torch.empty_like(actor_P))
+        self._shared = SharedGradients(len(critic_P), len(actor_P), num_scalars=1, device=device)
+        self._actor_gradient = Mlp(self._actor_layout, self._shared.parts[1])
         self._critics = StackedMlp(self._critic_layout, critic_P)
         self._first_critic = self._critics.first()
         self._target_critics = StackedMlp(self._critic_layout, critic_P.clone())
-        self._critic_gradient = StackedMlp(self._critic_layout, torch.empty_like(critic_P))
+        self._critic_gradient = StackedMlp(self._critic_layout, self._shared.parts[0])
         self._actor_adam = Adam(actor_P, config.actor_learning_rate or config.learning_rate)
         self._critic_adam = Adam(critic_P, config.learning_rate)
         self._noise = np.random.default_rng(noise_seed)
+        self._compute_critics, self._compute_actor = self._critic_backward, self._actor_backward
         self.num_updates = 0
 
     def update(self, batch: TrainingBatch) -> UpdateOutcome:
@@ -88,14 +90,24 @@ class TD3Trainer:
         moves_policy = (self.num_updates + 1) % self._config.policy_delay == 0
         with torch.inference_mode():
             # One transfer brings back all that the host needs; the steps behind it are not waited for.
-            parts = self._critic_backward(staged)
+            parts = self._compute_critics(staged, self._smoothing(staged.batch_size))
             if moves_policy:
-                parts += self._actor_backward(staged)
+                parts.append(self._compute_actor(staged))
+            parts += self._averaged(batch.weight_peak, num_gradients=1 + moves_policy)
             report = torch.cat([part.reshape(-1) for part in parts]).cpu().numpy().astype(np.float64)
             outcome = self._outcome(report, batch.weight, moves_policy=moves_policy)
             if not outcome.was_skipped:
                 self._step(moves_policy=moves_policy)
         return outcome
+
+    def join(self, group: Averaging) -> None:
+        """See parl_mq.algorithms.base.ParallelTrainer."""
+        self._shared.averaging = group
+
+    def compile(self) -> None:
+        """See parl_mq.algorithms.base.CompilableTrainer."""
+        self._compute_critics = torch.compile(self._critic_backward, dynamic=False)
+        self._compute_actor = torch.compile(self._actor_backward, dynamic=False)
 
     def policy_weights(self) -> dict[str, torch.Tensor]:
         """The policy's parameters on the CPU, and the updates in them; later updates do not touch them."""
@@ -124,12 +136,14 @@ class TD3Trainer:
         put_back(own, tensors)
         self.num_updates, self._actor_adam.num_steps, self._critic_adam.num_steps = counts
 
-    def _critic_backward(self, staged: StagedBatch) -> list[torch.Tensor]:
-        """Leaves the critics' gradient in place; its norm, TD errors [N, B], and Q of the actions taken [B]."""
+    def _critic_backward(self, staged: StagedBatch, noise_BA: torch.Tensor | None) -> list[torch.Tensor]:
+        """Leaves the critics' gradient and loss in place; TD errors [N, B], and Q of the actions taken [B]."""
         batch_size = staged.batch_size
         reward_B, discount_B, weight_B = staged.scalars
         features, next_features = staged.features[:batch_size], staged.features[batch_size:]
-        next_action_BA = self._smoothed(self._target_actor(next_features).tanh_())
+        next_action_BA = self._target_actor(next_features).tanh_()
+        if noise_BA is not None:
+            next_action_BA = next_action_BA.add_(noise_BA).clamp_(-1, 1)
         next_q_B = self._target_critics(torch.cat((next_features, next_action_BA), 1)).squeeze(2).amin(0)
         target_B = n_step_target(reward_B, discount_B, next_q_B)
         activations = self._critics.activations(torch.cat((features, staged.action), 1))
@@ -137,18 +151,20 @@ class TD3Trainer:
         error_NB = q_NB - target_B
         by_q_NB = error_NB * (weight_B / batch_size)
         self._critics.backward(activations, by_q_NB.unsqueeze(2), into=self._critic_gradient)
-        return [torch.linalg.vector_norm(self._critic_gradient.flat_P), error_NB, q_NB.mean(0)]
+        torch.dot(squared_losses(error_NB), weight_B, out=self._shared.scalars[0]).div_(batch_size)
+        return [error_NB, q_NB.mean(0)]
 
-    def _smoothed(self, action_BA: torch.Tensor) -> torch.Tensor:
-        """With noise that has been cut, within the bounds (section 5.3 of the paper, eq. 14)."""
+    def _smoothing(self, batch_size: int) -> torch.Tensor | None:
+        """[B, A] noise that has been cut, for the targets' actions (section 5.3, eq. 14); None: there is none."""
         if self._config.target_noise == 0:
-            return action_BA
-        noise = self._noise.standard_normal(tuple(action_BA.shape), np.float32) * np.float32(self._config.target_noise)
+            return None
+        noise_BA = self._shared.noise(self._noise, 1, batch_size, self._actions.size)
         clip = self._config.target_noise_clip
-        return action_BA.add_(torch.from_numpy(noise.clip(-clip, clip)).to(self._device)).clamp_(-1, 1)
+        noise_BA *= np.float32(self._config.target_noise)
+        return torch.from_numpy(noise_BA.clip(-clip, clip)).to(self._device)
 
-    def _actor_backward(self, staged: StagedBatch) -> list[torch.Tensor]:
-        """Leaves the gradient of the mean of -Q of the first critic in place; its norm, and that Q [B]."""
+    def _actor_backward(self, staged: StagedBatch) -> torch.Tensor:
+        """Leaves the gradient of the mean of -Q of the first critic in place; that Q [B]."""
         batch_size = staged.batch_size
         features = staged.features[:batch_size]
         activations = self._actor.activations(features)
@@ -160,19 +176,23 @@ class TD3Trainer:
         )
         by_raw_action_BA = by_action_BA.mul_(1 - action_BA.square())
         self._actor.backward(activations, by_raw_action_BA, into=self._actor_gradient)
-        return [torch.linalg.vector_norm(self._actor_gradient.flat_P), critic_activations[-1]]
+        return critic_activations[-1]
+
+    def _averaged(self, weight_peak: float, *, num_gradients: int) -> list[torch.Tensor]:
+        """The group's mean loss, and the norms of its gradients, which are in the place of the first ones then."""
+        self._shared.average(weight_peak, num_parts=num_gradients)
+        return [self._shared.scalars, *(torch.linalg.vector_norm(part) for part in self._shared.parts[:num_gradients])]
 
     def _outcome(
         self, report: npt.NDArray[np.float64], weight_B: npt.NDArray[np.float32], *, moves_policy: bool
     ) -> UpdateOutcome:
         batch_size, num_critics = len(weight_B), self._config.num_critics
-        critic_norm, critic_part = float(report[0]), report[1 : 1 + (num_critics + 1) * batch_size]
-        *_, q_B = rows = critic_part.reshape(num_critics + 1, batch_size)
-        error_NB = rows[:-1]
-        actor_part = report[1 + critic_part.size :]  # the norm and Q, or nothing
+        num_rows = num_critics + 1 + moves_policy
+        rows, means = report[: num_rows * batch_size].reshape(num_rows, batch_size), report[num_rows * batch_size :]
+        error_NB, q_B = rows[:num_critics], rows[num_critics]
+        loss, critic_norm = means[:2].tolist()
         magnitude_B = np.abs(error_NB).mean(0)
-        loss = squared_loss(error_NB, weight_B)
-        if not (isfinite(loss) and isfinite(critic_norm) and np.isfinite(actor_part[:1]).all()):
+        if not np.isfinite(means).all():
             return UpdateOutcome.skipped(magnitude_B)
         figures = {
             "loss": loss,
@@ -182,7 +202,7 @@ class TD3Trainer:
             "td_mean": float(magnitude_B.mean()),
         }
         if moves_policy:
-            figures["actor_loss"] = -float(np.dot(actor_part[1:], weight_B)) / batch_size
+            figures["actor_loss"] = -float(np.dot(rows[-1], weight_B)) / batch_size
         return UpdateOutcome(magnitude_B, figures)
 
     def _step(self, *, moves_policy: bool) -> None:

@@ -26,7 +26,9 @@ def train(
     actors: Annotated[
         str | None, typer.Option(metavar="N|auto", help="Actor processes; auto: as `parl-mq plan` proposes.")
     ] = None,
-    learners: Annotated[str | None, typer.Option(metavar="N|auto", help="Learner processes; likewise.")] = None,
+    learners: Annotated[
+        str | None, typer.Option(metavar="N|auto", help="Learner processes; auto: one a GPU, else likewise.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="All random streams derive from it.")] = None,
     run_dir: options.RunDir = None,
     stop_at_return: Annotated[
@@ -40,6 +42,9 @@ def train(
         typer.Option("--bind", metavar="ENDPOINT", help="Where actors on other machines may join: tcp://HOST[:PORT]."),
     ] = None,
     advertise: options.Advertise = None,
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="Go in lock step: runs of the same settings learn the same.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, one line, to stdout.")] = False,
 ) -> None:
     """Train on this machine: start every node, show the progress, stop them cleanly.
@@ -63,9 +68,13 @@ def train(
         ("--max-seconds", "stop.max_seconds"): max_seconds,
     }
     implied = [] if stop_at_return is None else [_flag_setting("--stop-at-return", "stop.at_target", True)]
+    implied += [_flag_setting("--deterministic", "deterministic", True)] if deterministic else []
     named = [_flag_setting(flag, key, value) for (flag, key), value in flags.items() if value is not None]
     given = options.settings_of_flags(settings, [*named, *implied])
     loaded, started_at = load_with_origins(source, overrides=given), process_started_at()
+    if learners == AUTO and (num_gpus := _num_gpus(loaded.config)):
+        learners, named = str(num_gpus), [*named, _flag_setting("--learners", "learner.num_learners", num_gpus)]
+        loaded = load_with_origins(source, overrides=options.settings_of_flags(settings, [*named, *implied]))
     if AUTO in (actors, learners):
         split = _planned(loaded.config, {"--actors": actors, "--learners": learners})
         loaded = load_with_origins(source, overrides=options.settings_of_flags(settings, [*named, *implied, *split]))
@@ -109,6 +118,13 @@ def _count(flag: str, text: str | None) -> int | None:
         return int(text)
     except ValueError:
         raise UsageError(f"{flag} {text}: must be a whole number, or {AUTO}") from None
+
+
+def _num_gpus(config: RunConfig) -> int:
+    """GPUs that have a learner each; 0 where learners are to compute on the CPU, and a plan says how many."""
+    from parl_mq.services.devices import Devices
+
+    return 0 if config.node.device == "cpu" else Devices.here().num_learners
 
 
 def _planned(config: RunConfig, said: dict[str, str | None]) -> list[Setting]:

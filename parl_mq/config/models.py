@@ -160,7 +160,13 @@ class LearnerConfig(Section):
     """The learners.
 
     Attributes:
-        num_learners: learner processes.
+        num_learners: learner processes, which share each update: they average their gradients.
+        batches: of several learners: `split`, each draws its part of `algorithm.batch_size` rows, and the update is
+            that of one learner; `each`, every one draws a whole batch, and the update is that of a larger one.
+        silence_limit_s: seconds without a sign of life after which one of several learners counts as lost.
+        precision: of the networks' products; parameters, sums and optimizers are float32 in either case.
+        compile: torch.compile makes one program of the update's arithmetic; that takes a minute at each start, in which
+            nothing is learned, and a C++ compiler.
         prefetch: batches asked for ahead. Where all cores are busy an answer takes some milliseconds, and more of them
             hide that; but rows and priorities of a batch are as old as the batches in front of it.
         mapped: a learner on the replay node's host reads rows straight from the ring's files: `auto` where it can, `on`
@@ -172,6 +178,10 @@ class LearnerConfig(Section):
     """
 
     num_learners: Annotated[int, Field(ge=1, le=64)] = 1
+    batches: Literal["split", "each"] = "split"
+    silence_limit_s: Annotated[float, Field(ge=2)] = 10.0
+    precision: Literal["float32", "bfloat16"] = "float32"
+    compile: bool = False
     prefetch: Annotated[int, Field(ge=1, le=16)] = 8
     mapped: Literal["auto", "on", "off"] = "auto"
     publish_every_updates: PositiveInt = 50
@@ -200,6 +210,7 @@ class StopConfig(Section):
     Attributes:
         target_return: mean evaluation return that counts as reached; None: there is no target.
         at_target: the run ends when the target is reached.
+        max_updates: learner updates at least; exactly so many in lock step.
         max_steps: environment steps of all actors at least; those under way when they are done are still taken, some
             hundreds, or a fiftieth.
         max_seconds: wall time since the command started.
@@ -207,6 +218,7 @@ class StopConfig(Section):
 
     target_return: float | None = None
     at_target: bool = True
+    max_updates: PositiveInt | None = None
     max_steps: PositiveInt | None = None
     max_seconds: PositiveFloat | None = None
 
@@ -277,10 +289,14 @@ class RunConfig(Section):
     Attributes:
         preset: name of the preset it came from, or of the file.
         seed: all random streams of the run derive from it.
+        deterministic: actors, replay and learner go in lock step, so that a run repeats another one of the same
+            settings to the bit, on the same kind of CPU. It is slower, as all wait for each other, and ends with the
+            first failure.
     """
 
     preset: str = "custom"
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
+    deterministic: bool = False
     environment: EnvironmentConfig
     algorithm: SerializeAsAny[AlgorithmConfig]
     replay: ReplayConfig = ReplayConfig()
@@ -307,9 +323,20 @@ class RunConfig(Section):
     @property
     def smallest_error_band(self) -> float:
         """What the limiter needs so that a batch can leave, and every actor can send one largest insert."""
-        batches = self.algorithm.batch_size * self.learner.prefetch * self.learner.num_learners
+        batches = self.learner_batch_size * self.learner.prefetch * self.learner.num_learners
         inserts = self.largest_insert * self.replay.samples_per_insert * self.actor.num_actors
         return max(batches, inserts)
+
+    @property
+    def learner_batch_size(self) -> int:
+        """Rows that each learner draws for an update."""
+        share = self.learner.num_learners if self.learner.batches == "split" else 1
+        return self.algorithm.batch_size // share
+
+    @property
+    def prefetch(self) -> int:
+        """Batches that a learner asks for ahead."""
+        return 1 if self.deterministic else self.learner.prefetch
 
     @property
     def largest_insert(self) -> int:
@@ -319,8 +346,18 @@ class RunConfig(Section):
     @model_validator(mode="after")
     def _check_fit(self) -> Self:
         replay, batch = self.replay, self.algorithm.batch_size
-        if (number := self.learner.num_learners) > 1:
-            raise self._impossible(f"{number} is more than the one that this version can run", "learner.num_learners")
+        several = self.learner.num_learners
+        if self.learner.batches == "split" and batch % several:
+            raise self._impossible(
+                f"{several} learners cannot share algorithm.batch_size = {batch} evenly; change one of them, or "
+                'let each draw a whole batch with learner.batches = "each"',
+                "learner.num_learners",
+                "algorithm.batch_size",
+                "learner.batches",
+            )
+        for key, number in (("learner.num_learners", several), ("replay.nodes", replay.nodes)):
+            if self.deterministic and number > 1:
+                raise self._impossible(f"only one goes in lock step, not {number}", key, "deterministic")
         if replay.buffer_size < batch:
             raise self._impossible(
                 f"{replay.buffer_size} is smaller than algorithm.batch_size = {batch}; raise it or lower the other",
@@ -345,7 +382,7 @@ class RunConfig(Section):
         if self.error_band < self.smallest_error_band:
             raise self._impossible(
                 f"{replay.error_band:g} can never release a batch or an insert; it must be at least "
-                f"{self.smallest_error_band:g} = max(batch_size x prefetch x num_learners, "
+                f"{self.smallest_error_band:g} = max(rows of all learners' updates x prefetch, "
                 "num_envs x fragment_length x samples_per_insert x num_actors)",
                 "replay.error_band",
                 "replay.fragment_length",

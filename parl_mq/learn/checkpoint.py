@@ -50,6 +50,31 @@ class Checkpoint:
     trainer: bytes | None = None
     values: Mapping[str, Any] = field(default_factory=dict)
 
+    def to_bytes(self) -> bytes:
+        """All of it in one piece, for another process; `from_bytes` takes it back."""
+        trainer = b"" if self.trainer is None else self.trainer
+        sizes = [len(self.weights), None if self.trainer is None else len(trainer)]
+        head = json.dumps({"updates": self.updates, "values": dict(self.values), "sizes": sizes}).encode()
+        return len(head).to_bytes(8, "little") + head + self.weights + trainer
+
+    @classmethod
+    def from_bytes(cls, payload: bytes) -> Checkpoint:
+        """What `to_bytes` was made of.
+
+        Raises:
+            SnapshotError: the bytes are damaged.
+        """
+        start = 8 + int.from_bytes(payload[:8], "little")
+        try:
+            head = json.loads(payload[8:start])
+            num_weights, num_trainer = head["sizes"]
+            weights, trainer = payload[start : start + num_weights], payload[start + num_weights :]
+            if len(weights) != num_weights or len(trainer) != (num_trainer or 0):
+                raise ValueError(f"{len(payload)} bytes are not as many as the head says")
+            return cls(head["updates"], weights, None if num_trainer is None else trainer, head["values"])
+        except (ValueError, KeyError, TypeError) as exc:
+            raise SnapshotError(f"the state that another learner sent is damaged: {exc}") from exc
+
 
 @dataclass(frozen=True, slots=True)
 class Found:

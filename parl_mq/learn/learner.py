@@ -5,17 +5,20 @@ Pure and synchronous; it belongs to the learner's work thread.
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
-from parl_mq.algorithms.base import Observation, Trainer, TrainingBatch
+from parl_mq.algorithms.averaging import Averaging
+from parl_mq.algorithms.base import CompilableTrainer, Observation, ParallelTrainer, Trainer, TrainingBatch
 from parl_mq.config.models import LearnerConfig
-from parl_mq.errors import ParlError, SnapshotError
+from parl_mq.errors import ConfigError, ParlError, SnapshotError
 from parl_mq.learn.checkpoint import Checkpoint
 from parl_mq.model.snapshot import WeightsSnapshot
 from parl_mq.model.weights import pack, unpack
@@ -62,6 +65,13 @@ class LearnerStep:
     is_checkpoint_due: bool
 
 
+class CommonStart(Averaging, Protocol):
+    """A group of learners that begin with one state."""
+
+    def broadcast(self, payload: bytes) -> bytes:
+        """The state that all begin with, of the learner that has the most updates."""
+
+
 class Learner:
     """Runs a trainer, counts what it does, and says when weights and checkpoints are due.
 
@@ -70,8 +80,12 @@ class Learner:
         spec: the table's.
         config: when to publish, to checkpoint and to give up.
         beta: exponent of the importance weights.
-        generation: of the versions that this learner publishes.
         clock: monotonic seconds.
+        generation: of the versions that this learner publishes, until it joins a group.
+        device_type: of the trainer's device.
+
+    Raises:
+        ConfigError: the algorithm cannot be compiled, where that is asked for.
     """
 
     def __init__(
@@ -81,10 +95,14 @@ class Learner:
         config: LearnerConfig,
         *,
         beta: float,
-        generation: int,
         clock: Callable[[], float],
+        generation: int = 0,
+        device_type: str = "cpu",
     ) -> None:
         self._trainer = trainer
+        self._device_type = device_type
+        if config.compile:
+            _compile(trainer)
         self._spec = spec
         self._config = config
         self._beta = beta
@@ -97,28 +115,59 @@ class Learner:
         self._recent: defaultdict[str, float] = defaultdict(float)
         self._num_recent = 0
         self._stage_s = self._update_s = self._publish_s = 0.0
+        self._is_first = True
 
     @property
     def num_updates(self) -> int:
         """Gradient steps, those before a resume included, the skipped ones not."""
         return self._trainer.num_updates
 
+    def join(self, group: CommonStart, generation: int) -> None:
+        """Learns with this group from now on, all with the state of one of them; waits for the others.
+
+        Only rank 0 publishes versions, of this generation, and asks for checkpoints.
+
+        Raises:
+            ConfigError: the algorithm cannot learn with others.
+            GroupBroken: a learner is gone.
+        """
+        if group.size > 1:
+            self._share(group)
+        self._is_first = group.rank == 0
+        self._next_version = WeightsVersion(generation, 0)
+        self._num_skipped_in_a_row = 0
+
+    def _share(self, group: CommonStart) -> None:
+        trainer = parallel(self._trainer)
+        own = self.checkpoint().to_bytes()
+        if (common := group.broadcast(own)) != own:
+            self.resume(Checkpoint.from_bytes(common))
+        trainer.join(group)
+
     def learn(self, rows: DrawnRows) -> LearnerStep:
         """One update.
 
         Raises:
+            GroupBroken: a learner of the group is gone. Nothing has changed.
             ParlError: too many updates in a row had a loss that was not finite.
         """
         began_at = self._clock()
         batch = training_batch(rows, self._spec, self._beta)
         staged_at = self._clock()
-        outcome = self._trainer.update(batch)
+        with self._precision():
+            outcome = self._trainer.update(batch)
         self._stage_s += staged_at - began_at
         self._update_s += self._clock() - staged_at
         self._count(outcome.figures, was_skipped=outcome.was_skipped)
         is_publication_due = not outcome.was_skipped and self.num_updates % self._config.publish_every_updates == 0
-        published = self.publish() if is_publication_due else None
-        return LearnerStep(outcome.magnitudes, outcome.was_skipped, published, self._is_checkpoint_due())
+        published = self.publish() if is_publication_due and self._is_first else None
+        is_checkpoint_due = self._is_first and self._is_checkpoint_due()
+        return LearnerStep(outcome.magnitudes, outcome.was_skipped, published, is_checkpoint_due)
+
+    def _precision(self) -> contextlib.AbstractContextManager[object]:
+        if self._config.precision == "float32":
+            return contextlib.nullcontext()
+        return torch.autocast(self._device_type, torch.bfloat16)
 
     def publish(self) -> WeightsSnapshot:
         """The weights as they are now, under the next version: the first is (generation, 0)."""
@@ -185,6 +234,29 @@ class Learner:
         return True
 
 
+def _compile(trainer: Trainer) -> None:
+    if not isinstance(trainer, CompilableTrainer):
+        raise ConfigError(
+            f"learner.compile: this algorithm's trainer, {type(trainer).__name__}, has no method `compile` "
+            "(docs/own-algorithm.md)"
+        )
+    trainer.compile()
+
+
+def parallel(trainer: Trainer) -> ParallelTrainer:
+    """The trainer as one that can share its batches.
+
+    Raises:
+        ConfigError: says what it lacks.
+    """
+    if not isinstance(trainer, ParallelTrainer):
+        raise ConfigError(
+            f"algorithm.name: this algorithm's trainer, {type(trainer).__name__}, cannot learn with others: it has no "
+            "method `join` (docs/own-algorithm.md); set learner.num_learners = 1"
+        )
+    return trainer
+
+
 def training_batch(rows: DrawnRows, spec: TableSpec, beta: float) -> TrainingBatch:
     """The batch that a trainer learns from, with the importance weights over all of it."""
     columns: Mapping[str, npt.NDArray[Any]] = rows.columns
@@ -197,7 +269,14 @@ def training_batch(rows: DrawnRows, spec: TableSpec, beta: float) -> TrainingBat
         discount=columns["discount"],
         weight=importance_weights(rows.probabilities, beta),
         extras={column.name: columns[column.name] for column in spec.columns if column.name not in inputs},
+        weight_peak=weight_peak(rows, beta),
     )
+
+
+def weight_peak(rows: DrawnRows, beta: float) -> float:
+    """The largest (N P)^-beta of the rows that count, which importance weights are relative to; 0 if none counts."""
+    counting = rows.probabilities[rows.probabilities > 0.0]
+    return float((rows.num_live * counting.min()) ** -beta) if len(counting) else 0.0
 
 
 def _observation(columns: Columns, spec: TableSpec, *, prefix: str) -> Observation:

@@ -3,12 +3,14 @@
 One vector makes an optimizer step, a norm, a target update, a copy and an average over learners one operation each,
 which at the usual sizes is most of their cost.
 
+Under torch.autocast products and what lies between layers are bfloat16; inputs, outputs and gradients stay as they are.
+
 Shape letters: B batch, F input features, N networks of a stack, P parameters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -89,7 +91,7 @@ class Mlp:
         activations = [inputs_BF]
         for weight, bias in self._layers[:-1]:
             activations.append(F.linear(activations[-1], weight, bias).relu_())
-        activations.append(F.linear(activations[-1], *self._layers[-1]))
+        activations.append(F.linear(activations[-1], *self._layers[-1]).to(inputs_BF.dtype))
         return activations
 
     def backward(self, activations: Sequence[torch.Tensor], output_gradient: torch.Tensor, into: Mlp) -> None:
@@ -103,8 +105,8 @@ class Mlp:
         upstream = output_gradient
         for layer in reversed(range(len(self._layers))):
             inputs, (weight_gradient, bias_gradient) = activations[layer], into._layers[layer]
-            torch.mm(upstream.t(), inputs, out=weight_gradient)
-            torch.sum(upstream, 0, out=bias_gradient)
+            _product(torch.mm, upstream.t(), inputs, into=weight_gradient)
+            torch.sum(upstream, 0, dtype=bias_gradient.dtype, out=bias_gradient)
             if layer:
                 upstream = _behind_relu(torch.mm(upstream, self._layers[layer][0]), inputs)
 
@@ -138,7 +140,7 @@ class StackedMlp:
         activations = [inputs_BF.expand(len(self._layers[0][0]), *inputs_BF.shape)]
         for layer, (weight, bias) in enumerate(self._layers):
             outputs = torch.baddbmm(bias, activations[-1], weight.transpose(1, 2))
-            activations.append(outputs.relu_() if layer < len(self._layers) - 1 else outputs)
+            activations.append(outputs.relu_() if layer < len(self._layers) - 1 else outputs.to(inputs_BF.dtype))
         return activations
 
     def backward(self, activations: Sequence[torch.Tensor], output_gradient: torch.Tensor, into: StackedMlp) -> None:
@@ -152,8 +154,8 @@ class StackedMlp:
         upstream = output_gradient
         for layer in reversed(range(len(self._layers))):
             weight_gradient, bias_gradient = into._layers[layer]
-            torch.bmm(upstream.transpose(1, 2), activations[layer], out=weight_gradient)
-            torch.sum(upstream, 1, keepdim=True, out=bias_gradient)
+            _product(torch.bmm, upstream.transpose(1, 2), activations[layer], into=weight_gradient)
+            torch.sum(upstream, 1, keepdim=True, dtype=bias_gradient.dtype, out=bias_gradient)
             if layer:
                 upstream = self._upstream(layer, activations, upstream)
 
@@ -170,10 +172,20 @@ class StackedMlp:
         upstream = output_gradient
         for layer in reversed(range(1, len(self._layers))):
             upstream = self._upstream(layer, activations, upstream)
-        return torch.bmm(upstream, self._layers[0][0][..., first_column:]).sum(0)
+        return torch.bmm(upstream, self._layers[0][0][..., first_column:]).sum(0, dtype=output_gradient.dtype)
 
     def _upstream(self, layer: int, activations: Sequence[torch.Tensor], upstream: torch.Tensor) -> torch.Tensor:
         return _behind_relu(torch.bmm(upstream, self._layers[layer][0]), activations[layer])
+
+
+def _product(
+    multiply: Callable[..., torch.Tensor], left: torch.Tensor, right: torch.Tensor, *, into: torch.Tensor
+) -> None:
+    """Writes a product; autocast, which chooses the precision of products, does not look at those with `out`."""
+    if torch.is_autocast_enabled(into.device.type):
+        into.copy_(multiply(left, right))
+    else:
+        multiply(left, right, out=into)
 
 
 def _behind_relu(gradient: torch.Tensor, output: torch.Tensor) -> torch.Tensor:

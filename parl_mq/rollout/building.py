@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from math import inf
 from typing import Final
 
 from parl_mq.algorithms.base import Policy
@@ -63,7 +64,9 @@ def build_collector(config: RunConfig, index: int, *, clock: Callable[[], float]
         policy,
         FragmentAssembler(spec, actor.num_envs, shape),
         frames=FrameStack(spec.observation_names, environment.frame_stack),
-        pace=Pace(max(config.largest_insert // MESSAGE_SHARE, 1), replay.fragment_wait_s),
+        pace=Pace(
+            max(config.largest_insert // MESSAGE_SHARE, 1), inf if config.deterministic else replay.fragment_wait_s
+        ),
         seeds=environment_seeds(config.seed, "actor", index, actor.num_envs, attempt=attempt),
         rng=random_stream(config.seed, "actor", index, attempt=attempt),
         clock=clock,

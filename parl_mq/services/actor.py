@@ -173,6 +173,7 @@ class Actor:
         self._replays = replays
         self._env_steps = 0
         self._acted_s = 0.0
+        self._counter = 0
 
     async def run(self, weights: WeightsClient) -> None:
         """Collects until the stop, then sees its last rows acknowledged or gives them up."""
@@ -201,6 +202,8 @@ class Actor:
             weights_version=snapshot.version.counter,
             weights_updates=snapshot.updates,
         )
+        self._counter = snapshot.version.counter
+        self._replays.changed.set()
 
     async def _collect_until_stopped(self) -> None:
         while not self._stop.is_set():
@@ -224,11 +227,17 @@ class Actor:
         """
         self._replays.changed.clear()
         target = self._replays.target
-        if target.book.available_rows >= max(self._rollout.collector.next_rows, 1):
+        if self._is_in_turn and target.book.available_rows >= max(self._rollout.collector.next_rows, 1):
             return True
         self._link.status.waits(target.waiting_for)
         await self._stop.wait_for(self._replays.changed.wait())
         return False
+
+    @property
+    def _is_in_turn(self) -> bool:
+        """In lock step a round's rows are acknowledged at its end, and the next one has weights of its own."""
+        wanted = self._replays.target.version
+        return wanted is None or (self._replays.unacknowledged_rows == 0 and self._counter == wanted)
 
     async def _recover(self, fault: EnvironmentFault) -> None:
         """The steps before the fault are sent; the episodes under way are dropped, not learned as ended."""

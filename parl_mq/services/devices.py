@@ -80,6 +80,11 @@ class Devices:
         """Whether `auto` can be expected to take one."""
         return self._lacks(0) is None
 
+    @property
+    def num_learners(self) -> int:
+        """Learners that can have a GPU each; 0 where there is none."""
+        return max(1, self.num_gpus or 0) if self.has_gpu else 0
+
     def _lacks(self, index: int) -> str | None:
         if self.torch is None:
             return "torch is not installed"

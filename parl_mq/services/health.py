@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import inf
 from typing import Final
 
 from parl_mq.services.processes import Child
@@ -19,13 +20,15 @@ HUB_IS_THERE_S: Final = 2.0
 class Watch:
     """Keeps the newest signs of life; every time is that of one monotonic clock, in s."""
 
-    def __init__(self, busy_limit_s: float) -> None:
+    def __init__(self, busy_limit_s: float, learner_limit_s: float = inf) -> None:
         """Begins without a sign.
 
         Args:
             busy_limit_s: silence after which a process counts as hung.
+            learner_limit_s: the same of a learner that others wait for, if that is less.
         """
         self._busy_limit_s = busy_limit_s
+        self._learner_limit_s = min(busy_limit_s, learner_limit_s)
         self._progress_at = 0.0
         self._hub_since = 0.0
         self._pulses: dict[str, tuple[int, float, int]] = {}
@@ -85,5 +88,6 @@ class Watch:
             return 0.0, self._busy_limit_s
         pulse = self._pulses.get(child.name)
         if pulse is not None and pulse[0] == child.process.pid:
-            return min(pulse[1] + now - self._progress_at, now - self._absent_until), self._busy_limit_s
+            limit_s = self._learner_limit_s if child.role == "learner" else self._busy_limit_s
+            return min(pulse[1] + now - self._progress_at, now - self._absent_until), limit_s
         return now - max(known_since, self._hub_since), at_start_s

@@ -25,6 +25,9 @@ from parl_mq.wire.messages import (
     PROTOCOL_VERSION,
     FromHub,
     Goodbye,
+    GroupEnded,
+    GroupFormed,
+    GroupWaiting,
     Heartbeat,
     HeartbeatSeen,
     Hello,
@@ -151,6 +154,7 @@ class HubLink:
         on_progress: called with each RunProgress; only supervisors get any.
         on_keys: called with each KeysAllowed; only replay nodes get any.
         on_servers: called with the keys of servers that this node may have to connect to.
+        on_group: called with what the hub says of groups of learners; only learners hear of any.
         run_is_done: the stop that has come was the run's own end: nothing is kept for a resumption.
         num_reconnects: times that the hub has welcomed this node again.
     """
@@ -171,6 +175,7 @@ class HubLink:
         self.on_progress: Callable[[RunProgress], None] | None = None
         self.on_keys: Callable[[KeysAllowed], None] | None = None
         self.on_servers: Callable[[Mapping[str, str]], None] | None = None
+        self.on_group: Callable[[GroupFormed | GroupWaiting | GroupEnded], None] | None = None
         self.run_is_done = False
         self.num_reconnects = 0
         self.status.links.append(self)
@@ -381,6 +386,9 @@ class HubLink:
             case RunProgress():
                 if self.on_progress is not None:
                     self.on_progress(known)
+            case GroupFormed() | GroupWaiting() | GroupEnded():
+                if self.on_group is not None:
+                    self.on_group(known)
             case HeartbeatSeen():
                 self._note_arrived(known.sequence)
             case KeysAllowed():
@@ -419,6 +427,9 @@ FromHubMessage = (
     | Ping
     | RunState
     | OpenTable
+    | GroupFormed
+    | GroupWaiting
+    | GroupEnded
     | HeartbeatSeen
     | Stop
     | RunProgress

@@ -17,6 +17,7 @@ from parl_mq.services.addresses import Addresses
 from parl_mq.services.books import RowCounts
 from parl_mq.services.claims import Claims, superseded
 from parl_mq.services.ending import FINAL_EVALUATION, EndSequence, Stage
+from parl_mq.services.learner_groups import LearnerGroups
 from parl_mq.services.roster import Node, Roster
 from parl_mq.services.run_memory import RunMemory
 from parl_mq.services.tally import Tally
@@ -31,6 +32,7 @@ from parl_mq.wire.messages import (
     HeartbeatSeen,
     Hello,
     HelloRefused,
+    LearnerReady,
     Message,
     OpenTable,
     Pong,
@@ -59,6 +61,7 @@ _SENDERS: Final[Mapping[type[Message], frozenset[Role]]] = {
     TableRefused: frozenset({"replay"}),
     SenderAccounts: frozenset({"replay"}),
     EpisodesFinished: frozenset({"actor"}),
+    LearnerReady: frozenset({"learner"}),
     EvaluationFinished: frozenset({"evaluator"}),
     StopRequest: frozenset({"supervisor"}),
 }
@@ -122,7 +125,9 @@ class HubState:
         if not was_here:
             self.tally.books.cut_all()
         self._spec = None if before.spec is None else SpecOffer.model_validate(before.spec)
-        self._generation = before.generation
+        self._groups = LearnerGroups(
+            self._roster, config.learner.num_learners, before.generation, config.learner.silence_limit_s
+        )
         self._end: EndSequence | None = None
         self._stopped_roles: set[Role] = set()
         self._newest: WeightsVersion | None = None
@@ -179,6 +184,8 @@ class HubState:
                 if known.found:
                     self.tally.books.note_found(node.name, known.ring_id, known.found)
                 return []
+            case LearnerReady():
+                return self._note_ready(node, known, now)
             case Pong():
                 return self._claims.keep(node)
             case _:
@@ -214,20 +221,19 @@ class HubState:
         node, old = self._roster.greet(peer, hello, now)
         if old is not None:
             self.tally.note_replaced(old)
-        if is_new and hello.role == "learner":
-            self._generation += 1
+        told = self._note_learner_gone(hello.name, "was started again") if old is not None else []
         self._has_settled = True
         welcome = Welcome(
             run_id=self.run_id,
             index=node.index,
             config=self._config.model_dump(mode="json", exclude={"node"}),
-            generation=self._generation if hello.role == "learner" else 0,
+            generation=self._groups.generation if hello.role == "learner" else 0,
             incarnation=node.starts,
             weights_endpoint=self._addresses.weights_for(peer),
             heartbeat_s=HEARTBEAT_S,
         )
         stop = self._stop_if_ending(node, is_new=is_new)
-        return [(peer, welcome), (peer, self.run_state(peer)), *self._open_table(node), *stop]
+        return [(peer, welcome), (peer, self.run_state(peer)), *self._open_table(node), *stop, *told]
 
     def _why_not(self, hello: Hello) -> HelloRefused | None:
         if hello.protocol != PROTOCOL_VERSION:
@@ -305,6 +311,8 @@ class HubState:
         )
         self._note_lag(node)
         self.tally.note_counters(node)
+        if node.role == "learner":
+            self._groups.note_beat(node, beat.counters.get("learner_group", 0))
         if self.first_step_s is None and beat.counters.get("env_steps_total", 0) > 0:
             self.first_step_s = now - self._started_at
         return [*seen, *self._advance(now)]
@@ -314,6 +322,19 @@ class HubState:
         told = node.counters
         if self._newest is not None and told.get("weights_generation") == self._newest.generation:
             told["policy_lag"] = max(0.0, self._newest_updates - told.get("weights_updates", 0.0))
+
+    def _note_ready(self, node: Node, ready: LearnerReady, now: float) -> list[Outgoing]:
+        if self.phase in ("stopping", "done"):
+            return []  # no group begins any more
+        return self._grouped(self._groups.note_ready(node, ready, now))
+
+    def _note_learner_gone(self, name: str, how: str) -> list[Outgoing]:
+        return self._grouped(self._groups.note_gone(name, how))
+
+    def _grouped(self, messages: list[tuple[Node, Message]]) -> list[Outgoing]:
+        """By route; a generation that has been given is remembered before anybody hears of it."""
+        self._has_settled = self._has_settled or bool(messages)
+        return [(node.peer, message) for node, message in messages if node.peer is not None]
 
     def _end_on_request(self, request: StopRequest, now: float) -> list[Outgoing]:
         for name in request.lost:
@@ -333,6 +354,7 @@ class HubState:
             self.tally.note_counters(node)
             self.tally.note_gone(node, in_order=goodbye.error is None)
             node.state, node.waiting_for = "gone" if goodbye.error is None else "failed", None
+            seen += self._note_learner_gone(node.name, "has failed" if goodbye.error else "has left")
         return [*seen, *self._move_on(now)]
 
     def _note_evaluation(self, report: EvaluationFinished, now: float) -> list[Outgoing]:
@@ -363,6 +385,8 @@ class HubState:
         self.tally.note_time(now)
         seconds = self._config.stop.max_seconds
         outgoing = self._settle_claims(now)
+        if self.phase not in ("stopping", "done"):
+            outgoing += self._grouped(self._groups.tick(now))
         if seconds is not None and now - self._started_at >= seconds:
             outgoing += self.stop(f"{seconds:g} s are over", now)
         if self.phase == "stopping":
@@ -411,9 +435,11 @@ class HubState:
             self.phase = "filling"
         if self.phase == "filling" and self._has_updated:
             self.phase = "training"
-        limit = self._config.stop.max_steps
-        if limit is not None and steps >= limit:
-            return self.stop(f"{limit} environment steps are done", now)
+        limits = self._config.stop
+        if limits.max_steps is not None and steps >= limits.max_steps:
+            return self.stop(f"{limits.max_steps} environment steps are done", now)
+        if limits.max_updates is not None and self.tally.num_updates >= limits.max_updates:
+            return self.stop(f"{limits.max_updates} updates are done", now)
         return []
 
     def fail(self, reason: str, exit_code: int, now: float) -> list[Outgoing]:
@@ -520,7 +546,7 @@ class HubState:
             run_id=self.run_id,
             weights_endpoint=self._weights_endpoint,
             started_at=self._started_at,
-            generation=self._generation,
+            generation=self._groups.generation,
             spec=None if self._spec is None else self._spec.model_dump(mode="json"),
             nodes=tuple(node.to_json() for node in self._roster.workers()),
             wall_s=self.wall_s(now),

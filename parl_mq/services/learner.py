@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -16,9 +16,11 @@ import torch
 
 from parl_mq.algorithms.registry import load_algorithm
 from parl_mq.config.models import RunConfig
-from parl_mq.errors import EXIT_OK, ConfigError, SnapshotError
+from parl_mq.errors import EXIT_OK, GroupBroken, SnapshotError
 from parl_mq.learn import checkpoint as checkpoints
-from parl_mq.learn.learner import DrawnRows, Learner, LearnerStep
+from parl_mq.learn.devices import choose_device, memory_named
+from parl_mq.learn.group import LearnerGroup, MeetingPoint, Place
+from parl_mq.learn.learner import DrawnRows, Learner, LearnerStep, parallel
 from parl_mq.learn.threads import prepare_training_thread
 from parl_mq.model.snapshot import WeightsSnapshot
 from parl_mq.net.channel import ClientChannel, Frame, LinkEvent
@@ -27,17 +29,20 @@ from parl_mq.replay.draws import split_frames
 from parl_mq.services.hub_link import HubLink
 from parl_mq.services.joining import attach_message, joined, run_config
 from parl_mq.services.network import network_of
-from parl_mq.services.runtime import NodeOptions, StopSignal, WorkThread
+from parl_mq.services.rendezvous import Rendezvous, own_address
+from parl_mq.services.runtime import NodeOptions, StopSignal, WorkThread, first_cause
 from parl_mq.services.sample_client import Batch
 from parl_mq.services.sample_source import SampleSource, sample_source
 from parl_mq.services.weights_exchange import announcement, chunk_frames
 from parl_mq.spec import TableSpec
 from parl_mq.wire.codec import Decoder, encode
-from parl_mq.wire.messages import ChunkWanted, Weights, WeightsWanted, Welcome
+from parl_mq.wire.messages import ChunkWanted, GroupFormed, Weights, WeightsWanted, Welcome
 
 HAND_OVER_S: Final = 2.0
 """Time that the hub gets to fetch the last version at the end."""
 FIGURES_EVERY_S: Final = 1.0
+OF_GROUP: Final = ("updates_total", "skipped_updates_total")
+"""Figures that are the same for all learners of a group."""
 MAX_UNDER_WAY: Final = 2
 """Groups of batches in the work thread: it learns from one, and the other waits behind it."""
 
@@ -60,34 +65,50 @@ async def serve(options: NodeOptions, directory: Path, stop: StopSignal) -> int:
             spec = await stop.wait_for(link.table_spec())
             if spec is not None:
                 await work(prepare_training_thread, config.node.threads or 1)
-                learner = await work(build_learner, config, spec, welcome, directory / CHECKPOINTS)
+                device = choose_device(config.node.device, welcome.index)
+                learner = await work(build_learner, config, spec, device, directory / CHECKPOINTS)
                 source = WeightsSource(network.connect(welcome.weights_endpoint))
-                node = LearnerNode(link, work, stop, learner, config, directory / CHECKPOINTS)
-                await node.run(source, network, welcome, spec)
+                node = LearnerNode(link, work, stop, learner, config, directory / CHECKPOINTS, device)
+                with meeting_point(config, options.hub) as point:
+                    store = None if point is None else point.address
+                    rendezvous = Rendezvous(link, device=str(device), host=own_address(options.hub), store=store)
+                    await node.run(rendezvous, source, network, welcome, spec)
         return EXIT_OK
     finally:
         work.close()
         network.close()
 
 
-def build_learner(config: RunConfig, spec: TableSpec, welcome: Welcome, checkpoint_root: Path) -> Learner:
+@contextlib.contextmanager
+def meeting_point(config: RunConfig, hub: str) -> Iterator[MeetingPoint | None]:
+    """Where groups meet that this learner gets rank 0 of; None where a learner is always alone."""
+    if config.learner.num_learners == 1:
+        yield None
+        return
+    point = MeetingPoint(own_address(hub))
+    try:
+        yield point
+    finally:
+        point.close()
+
+
+def build_learner(config: RunConfig, spec: TableSpec, device: torch.device, checkpoint_root: Path) -> Learner:
     """The trainer on its device, as its newest whole checkpoint left it; to be called in the work thread.
 
     Raises:
         SnapshotError: the newest whole checkpoint is of another algorithm or network, or there are only damaged ones.
+        ConfigError: there are to be several learners, and the algorithm cannot share its batches.
     """
-    device = choose_device(config.node.device)
     seed = int(np.random.SeedSequence(config.seed, spawn_key=(LEARNER_STREAM, 0)).generate_state(1)[0])
     policy_spec = spec.stacked(config.environment.frame_stack)
-    trainer = load_algorithm(config.algorithm.name).make_trainer(config.algorithm, policy_spec, seed, device)
-    learner = Learner(
-        trainer,
-        spec,
-        config.learner,
-        beta=config.replay.beta,
-        generation=welcome.generation,
-        clock=time.monotonic,
-    )
+    with memory_named(device):
+        trainer = load_algorithm(config.algorithm.name).make_trainer(config.algorithm, policy_spec, seed, device)
+    if config.learner.num_learners > 1:
+        parallel(trainer)
+    settings = config.learner
+    if config.deterministic:  # each round's last batch says so
+        settings = settings.model_copy(update={"publish_every_updates": NEVER})
+    learner = Learner(trainer, spec, settings, beta=config.replay.beta, clock=time.monotonic, device_type=device.type)
     found = checkpoints.find_newest(checkpoint_root)
     for damage in found.damaged:
         log.warning("skipped a damaged checkpoint: %s", damage)
@@ -100,28 +121,9 @@ def build_learner(config: RunConfig, spec: TableSpec, welcome: Welcome, checkpoi
 
 
 CHECKPOINTS: Final = "checkpoints"
+NEVER: Final = 2**62
 LEARNER_STREAM: Final = 7
 """Key of the stream that the networks' first weights come from; the same for every rank."""
-
-
-def choose_device(wanted: str) -> torch.device:
-    """The device that `node.device` asks for; `auto` says what it took.
-
-    Raises:
-        ConfigError: it is not there.
-    """
-    num_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if wanted == "auto":
-        device = torch.device("cuda:0" if num_gpus else "cpu")
-        log.info("node.device = auto: training on %s", device)
-        return device
-    if wanted == "cpu":
-        return torch.device("cpu")
-    index = int(wanted.partition(":")[2] or 0)
-    if index >= num_gpus:
-        there = ", ".join(["cpu", *(f"cuda:{number}" for number in range(num_gpus))])
-        raise ConfigError(f"node.device = {wanted!r} is not on this machine; there is: {there}")
-    return torch.device("cuda", index)
 
 
 class WeightsSource:
@@ -227,7 +229,7 @@ class _UnderWay:
 
 
 class LearnerNode:
-    """The work loop: batch, update, priorities back, weights out.
+    """The work loop: batch, update, priorities back, weights out; one group of learners after the other.
 
     The learner's calls run in the work thread, one at a time; all else runs in the loop's thread.
     """
@@ -240,8 +242,10 @@ class LearnerNode:
         learner: Learner,
         config: RunConfig,
         checkpoint_root: Path,
+        device: torch.device | None = None,
     ) -> None:
         self._link = link
+        self._device = device or torch.device("cpu")
         self._work = work
         self._stop = stop
         self._learner = learner
@@ -252,25 +256,92 @@ class LearnerNode:
         self._figures_at = time.monotonic()
         self._checkpoint_s = 0.0
         self._num_unsaved = 0
+        self._group: LearnerGroup | None = None
+        self._told_reason = ""
+        self._samples: SampleSource | None = None
 
-    async def run(self, source: WeightsSource, network: Network, welcome: Welcome, spec: TableSpec) -> None:
-        """Publishes version (g, 0), then trains until the stop; ends with a last version and a checkpoint."""
+    async def run(
+        self, rendezvous: Rendezvous, source: WeightsSource, network: Network, welcome: Welcome, spec: TableSpec
+    ) -> None:
+        """Trains until the stop, in each group from version (g, 0) on; ends with a last version and a checkpoint."""
         async with asyncio.TaskGroup() as tasks:
             background = [tasks.create_task(source.run())]
-            self._link.status.counters["updates_total"] = self._learner.num_updates
-            source.publish(await self._work(self._learner.publish))
-            self._link.status.waits("the replay node to open its table")
-            endpoints = await self._stop.wait_for(self._link.replay_endpoints(self._config.replay.nodes))
-            if endpoints is not None:
-                attach = attach_message(self._link, welcome, spec)
-                channels = [network.connect(endpoint) for endpoint in endpoints]
-                samples = sample_source(channels, attach, self._config, spec)
-                self._link.status.links += [source, samples]
-                background.append(tasks.create_task(samples.run()))
-                await self._train(samples, source)
-                await self._finish(samples, source)
+            self._link.status.links.append(source)
+            reason = ""
+            while (formed := await self._next_group(rendezvous, reason)) is not None:
+                try:
+                    async with self._in_group(formed, rendezvous):
+                        await self._begin(source)
+                        if self._samples is None and (samples := await self._attach(network, welcome, spec)):
+                            background.append(tasks.create_task(samples.run()))
+                            self._samples = samples
+                        if self._samples is not None:
+                            await self._train(self._samples, source)
+                except* GroupBroken as broken:
+                    reason = self._told_reason or str(first_cause(broken))  # the hub knows who it was
+            if self._samples is not None:
+                await self._finish(self._samples, source)
             for task in background:
                 task.cancel()
+
+    async def _next_group(self, rendezvous: Rendezvous, reason: str) -> GroupFormed | None:
+        """The group that this learner is in next; None at the stop."""
+        self._link.status.counters.pop("learner_group", None)
+        return await self._stop.wait_for(rendezvous.next_group(updates=self._learner.num_updates, reason=reason))
+
+    @contextlib.asynccontextmanager
+    async def _in_group(self, formed: GroupFormed, rendezvous: Rendezvous) -> AsyncIterator[None]:
+        """Learns with a group for the duration of the block, which the group's end cuts off.
+
+        Raises:
+            GroupBroken: the group is over, though not at the stop; in an exception group.
+        """
+        self._told_reason = ""
+        group = self._group = await self._work(LearnerGroup, _place(formed), host=rendezvous.host)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                watching = tasks.create_task(self._watch(group, rendezvous))
+                await self._work(self._learner.join, group, formed.generation)
+                yield
+                watching.cancel()
+        finally:
+            group.abort()
+            await self._work(group.close)
+
+    async def _watch(self, group: LearnerGroup, rendezvous: Rendezvous) -> None:
+        """Ends a group whose end the hub tells, and at the stop: the others may have stopped in front of an update."""
+        reason = await self._stop.wait_for(rendezvous.ended(group.place.generation))
+        self._told_reason = reason or ""
+        if group.size > 1:
+            group.abort()
+        if reason is not None:
+            raise GroupBroken(reason)
+
+    async def _begin(self, source: WeightsSource) -> None:
+        """Tells of the group, and of its first version."""
+        counters, num_updates = self._link.status.counters, self._learner.num_updates
+        if self._is_first:
+            counters["updates_total"] = num_updates
+            source.publish(await self._work(self._learner.publish))
+        if self._group is not None and self._group.size > 1:
+            counters["learner_group"] = self._group.place.generation
+            log.info("rank %d of %d: going on after %d updates", self._group.rank, self._group.size, num_updates)
+
+    async def _attach(self, network: Network, welcome: Welcome, spec: TableSpec) -> SampleSource | None:
+        """A client of the replay nodes, once they have a table; None at the stop."""
+        self._link.status.waits("the replay node to open its table")
+        endpoints = await self._stop.wait_for(self._link.replay_endpoints(self._config.replay.nodes))
+        if endpoints is None:
+            return None
+        channels = [network.connect(endpoint) for endpoint in endpoints]
+        samples = sample_source(channels, attach_message(self._link, welcome, spec), self._config, spec)
+        self._link.status.links.append(samples)
+        return samples
+
+    @property
+    def _is_first(self) -> bool:
+        """Whether this learner speaks for its group."""
+        return self._group is None or self._group.rank == 0
 
     async def _train(self, samples: SampleSource, source: WeightsSource) -> None:
         """Keeps the work thread supplied: while it learns from some batches, the next ones already wait for it.
@@ -279,11 +350,12 @@ class LearnerNode:
         the time on idle cores, and far more on busy ones.
         """
         under_way: asyncio.Queue[_UnderWay | None] = asyncio.Queue(MAX_UNDER_WAY + 1)
-        room = asyncio.Semaphore(MAX_UNDER_WAY)
+        room = asyncio.Semaphore(1 if self._config.deterministic else MAX_UNDER_WAY)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._collect(samples, source, under_way, room))
             while await room.acquire() and (batches := await self._next_batches(samples)):
-                samples.ask()  # before the updates, so that the next batches come in meanwhile
+                if not self._config.deterministic:
+                    samples.ask()  # before the updates, so that the next batches come in meanwhile
                 under_way.put_nowait(_UnderWay(batches, tasks.create_task(self._work(self._learn, batches))))
             under_way.put_nowait(None)
 
@@ -302,16 +374,26 @@ class LearnerNode:
                     source.publish(step.published)
                 if step.is_checkpoint_due:
                     await self._try_to_save()
+            if self._config.deterministic:
+                samples.ask()  # with the priorities of this batch
             room.release()
             self._note(samples)
 
     def _learn(self, batches: list[Batch]) -> list[LearnerStep]:
         depth = self._config.environment.frame_stack
         with self._idle.interrupted(batches[0].reply.held_s):
-            return [self._learner.learn(drawn_rows(batch, depth)) for batch in batches]
+            return [self._learned(batch, depth) for batch in batches]
+
+    def _learned(self, batch: Batch, depth: int) -> LearnerStep:
+        with memory_named(self._device):
+            step = self._learner.learn(drawn_rows(batch, depth))
+        return replace(step, published=self._learner.publish()) if batch.reply.ends_round else step
 
     async def _next_batches(self, samples: SampleSource) -> list[Batch]:
         """The batches that are there, at least one; none at the stop."""
+        if (limit := self._config.stop.max_updates) is not None and self._learner.num_updates >= limit:
+            self._link.status.waits("the end of the run: all updates are made")
+            await self._stop.wait()
         if self._stop.is_set():
             return []
         if batches := samples.ready_batches():
@@ -326,6 +408,8 @@ class LearnerNode:
         """The checkpoint comes first: the hub may be gone, and is then waited for in vain."""
         self._link.status.works("finishing")
         samples.send_last_priorities()
+        if not self._is_first:
+            return
         last = await self._work(self._learner.publish)
         await self._save_checkpoint()
         with contextlib.suppress(TimeoutError):
@@ -353,18 +437,41 @@ class LearnerNode:
         if self._is_waiting:  # for the next batches already, while these were learned from
             self._link.status.waits(lambda: samples.waiting_for)
         counters = self._link.status.counters
-        counters["updates_total"] = self._learner.num_updates
         counters["torn_rows_total"] = samples.num_torn
         counters["failed_checkpoints_total"] = self._num_unsaved
+        if self._is_first:
+            counters["updates_total"] = self._learner.num_updates
         if (now := time.monotonic()) - self._figures_at >= FIGURES_EVERY_S:
-            counters.update(self._learner.take_figures())
-            waited_s, limited_s = self._idle.take()
-            counters["learner_wait_fraction"] = min(1.0, waited_s / (now - self._figures_at))
-            counters["learner_limiter_wait_fraction"] = min(1.0, limited_s / (now - self._figures_at))
+            counters.update(self._own_figures())
+            counters.update(self._shares_of_time(now - self._figures_at))
             counters["learner_wait_seconds_total"] = self._idle.waited_s
             counters["learner_limiter_wait_seconds_total"] = self._idle.limited_s
             counters["learner_checkpoint_seconds_total"] = self._checkpoint_s
             self._figures_at = now
+
+    def _own_figures(self) -> dict[str, float]:
+        """An update of several learners counts once: rank 0 tells of it."""
+        figures = self._learner.take_figures()
+        of_group = () if self._is_first else OF_GROUP
+        return {name: value for name, value in figures.items() if name not in of_group}
+
+    def _shares_of_time(self, passed_s: float) -> dict[str, float]:
+        waited_s, limited_s = self._idle.take()
+        shares = {"learner_wait_fraction": waited_s, "learner_limiter_wait_fraction": limited_s}
+        if self._group is not None and self._group.size > 1:
+            shares["learner_group_wait_fraction"] = self._group.take_waited_s()
+        return {name: min(1.0, seconds / passed_s) for name, seconds in shares.items()}
+
+
+def _place(formed: GroupFormed) -> Place:
+    return Place(
+        generation=formed.generation,
+        rank=formed.rank,
+        names=tuple(formed.names),
+        source=formed.source,
+        backend=formed.backend,
+        store=formed.store,
+    )
 
 
 def drawn_rows(batch: Batch, frame_stack: int) -> DrawnRows:

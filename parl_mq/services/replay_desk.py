@@ -22,6 +22,7 @@ from parl_mq.replay.limiter import Counts, RatioLimiter
 from parl_mq.replay.senders import SenderMark
 from parl_mq.replay.table import Table
 from parl_mq.replay.watching import TableWatch
+from parl_mq.services.lock_step import LockStep
 from parl_mq.spec import TableSpec
 from parl_mq.wire.codec import SlabLayout, encode, encode_with_slab
 from parl_mq.wire.fragments import fragment_batch_of
@@ -125,6 +126,24 @@ class _Held:
     since: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Brought:
+    """An insert whose turn has not come."""
+
+    sender: _Sender
+    message: InsertFragments
+    arrays: Arrays
+
+
+def _lock_step(config: RunConfig) -> LockStep[_Brought]:
+    return LockStep(
+        config.actor.num_actors,
+        samples_per_insert=config.replay.samples_per_insert,
+        batch_size=config.learner_batch_size,
+        learning_starts=config.replay.learning_starts,
+    )
+
+
 class ReplayDesk:
     """One table and its clients.
 
@@ -159,13 +178,16 @@ class ReplayDesk:
         self._told_sums: dict[str, RunSums] = {}
         self._told_counts: ReplayCounts | None = None
         self._next_counts_at = 0.0
+        self._lock_step = _lock_step(config) if config.deterministic else None
 
     @property
     def waiting_for(self) -> str | None:
         """Who waits for whom, in words; None while everything flows."""
-        if self._held and not self.has_more:
-            return self._limiter.waiting(self._table.num_live)
-        return None
+        return self._reason if self._held and not self.has_more else None
+
+    @property
+    def _reason(self) -> str:
+        return self._limiter.waiting(self._table.num_live) if self._lock_step is None else self._lock_step.waiting_for
 
     @property
     def is_heavy(self) -> bool:
@@ -242,12 +264,15 @@ class ReplayDesk:
 
     def due(self, now: float) -> list[Reply]:
         """All that must be sent now: answers, batches that are due, acknowledgements and credit."""
-        self._draw_what_is_due(now)
+        if self._lock_step is None:
+            self._draw_what_is_due(now)
+        else:
+            self._go_in_lock_step(self._lock_step, now)
         for sender in self._senders.values():
             self._grant(sender)
         if self._held and not self.has_more and now >= self._next_waiting_at:
             self._next_waiting_at = now + WAITING_EVERY_S
-            reason = self._limiter.waiting(self._table.num_live)
+            reason = self._reason
             for peer in {held.peer for held in self._held}:
                 self._reply(peer, SampleWaiting(reason=reason))
         if self._is_one_of_several and now >= self._next_counts_at:
@@ -402,6 +427,13 @@ class ReplayDesk:
                 return
             case Arrival.NEW:
                 pass
+        if self._lock_step is None:
+            self._store(sender, message, arrays)
+        else:
+            self._lock_step.bring(sender.name, _Brought(sender, message, arrays))
+
+    def _store(self, sender: _Sender, message: InsertFragments, arrays: Arrays) -> int:
+        """The live rows that were stored."""
         try:
             fragments = fragment_batch_of(arrays, self._spec, must_be_finite=True)
             self._check_credit(sender, fragments)
@@ -412,10 +444,11 @@ class ReplayDesk:
             sender.book.skip(message.sequence)
             self._table.remember(sender.mark(message.sequence))  # lest it be taken for missing after a restart
             self._reply(sender.peer, InsertRefused(sequence=message.sequence, reason=str(error)))
-            return
+            return 0
         num_live = mark.rows - sender.book.rows
         sender.book.note(message.sequence, rows=num_live, num_bytes=mark.num_bytes - sender.book.num_bytes)
         self._limiter.note_inserted(num_live)
+        return num_live
 
     def _check_credit(self, sender: _Sender, fragments: FragmentBatch) -> None:
         """Refuses rows beyond the credit.
@@ -470,6 +503,14 @@ class ReplayDesk:
             if held.since is None:
                 held.since = now
 
+    def _go_in_lock_step(self, step: LockStep[_Brought], now: float) -> None:
+        """A request brings the priorities of the batch before: so it is waited for in front of every change."""
+        if step.is_complete and self._held:
+            stored = [self._store(each.sender, each.message, each.arrays) for each in step.take()]
+            step.begin_draws(sum(stored), self._table.num_live)
+        while step.num_draws and self._held:
+            self._replies.append(self._draw(self._held.popleft(), 1, now, ends_round=step.note_draw()))
+
     def _num_due(self, held: _Held) -> int:
         """Batches of a request that may be drawn now and go in one reply."""
         request, num_live = held.request, self._table.num_live
@@ -483,7 +524,7 @@ class ReplayDesk:
     def _most_in_a_reply(self, request: SampleRequest) -> int:
         return max(1, REPLY_BYTES // self._layout(request, 1).num_bytes)
 
-    def _draw(self, held: _Held, num_batches: int, now: float) -> Reply:
+    def _draw(self, held: _Held, num_batches: int, now: float, *, ends_round: bool = False) -> Reply:
         """Several batches are drawn in one go: all rows are drawn independently of each other anyway."""
         request, table = held.request, self._table
         num_rows = num_batches * request.batch_size
@@ -501,6 +542,7 @@ class ReplayDesk:
             num_drawn=self._limiter.num_drawn,
             held_s=0.0 if held.since is None else now - held.since,
             num_batches=num_batches,
+            ends_round=ends_round,
         )
         return held.peer, encode_with_slab(reply, layout, slab)
 
@@ -515,11 +557,15 @@ class ReplayDesk:
         return layout
 
     def _raise_credit(self, sender: _Sender) -> None:
-        share = self._limiter.credit_share(self._num_actors, self._config.largest_insert)
+        share = self._config.largest_insert
+        if self._lock_step is None:
+            share = self._limiter.credit_share(self._num_actors, share)
         if share > 0 and sender.book.grant(share, SENDER_BYTES):
             sender.has_news = True
 
     def _grant(self, sender: _Sender) -> None:
+        if self._lock_step is not None and self._lock_step.num_draws:
+            return  # the round's end acknowledges its rows: then the actor goes on
         self._raise_credit(sender)
         if not sender.has_news:
             return
@@ -531,7 +577,8 @@ class ReplayDesk:
                 last_sequence=sender.book.last_sequence,
                 credit_rows=sender.book.credit_rows,
                 credit_bytes=sender.book.credit_bytes,
-                waiting_for=self._limiter.waiting(self._table.num_live) if is_blocked else None,
+                waiting_for=self._reason if is_blocked else None,
+                version=None if self._lock_step is None else self._lock_step.version,
             ),
         )
 

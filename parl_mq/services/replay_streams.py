@@ -34,6 +34,7 @@ class ReplayStream:
         book: what was sent, and may be.
         is_up: the node has said Attached, and the connection was not lost since.
         waiting_for: why there is no more credit, as the node says.
+        version: in lock step, counter of the weights to go on with; None: it does not go in lock step.
     """
 
     def __init__(self, channel: ClientChannel, attach: Attach, changed: asyncio.Event) -> None:
@@ -47,6 +48,7 @@ class ReplayStream:
         self.book = SenderBook()
         self.is_up = False
         self.waiting_for = CREDIT
+        self.version: int | None = None
         self._link = ReplayLink(channel, attach, self.handle, on_loss=self._lose)
         self._changed = changed
         self._lost = asyncio.Event()
@@ -75,6 +77,7 @@ class ReplayStream:
                 self.book.acknowledge(message.last_sequence)
                 self.book.grant(message.credit_rows, message.credit_bytes)
                 self.waiting_for = message.waiting_for or CREDIT
+                self.version = message.version
             case InsertRefused():
                 raise ParlError(f"the replay node refused rows of this actor: {message.reason}")
             case _:

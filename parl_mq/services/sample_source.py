@@ -59,7 +59,7 @@ def sample_source(
     return SampleClient(
         channels[0],
         attach,
-        batch_size=config.algorithm.batch_size,
-        prefetch=config.learner.prefetch,
+        batch_size=config.learner_batch_size,
+        prefetch=config.prefetch,
         row_map=row_maps[0],
     )

@@ -106,8 +106,8 @@ class SpreadClient:
             clock: monotonic seconds.
         """
         self.num_torn = 0
-        self._batch_size = config.algorithm.batch_size
-        self._prefetch = config.learner.prefetch
+        self._batch_size = config.learner_batch_size
+        self._prefetch = config.prefetch
         self._clock = clock
         self._new_arrays = _ArrayMaker(config, spec)
         seed = np.random.SeedSequence(config.seed, spawn_key=(SPREAD_STREAM, attach.epoch))

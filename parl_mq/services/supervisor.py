@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Final
 
@@ -142,7 +143,8 @@ class Supervisor:
         self._public = public
         self._children: dict[str, Child] = {}
         self._records: dict[str, FailureRecord] = {}
-        self._watch = Watch(config.node.busy_limit_s)
+        learner_limit_s = config.learner.silence_limit_s if config.learner.num_learners > 1 else inf
+        self._watch = Watch(config.node.busy_limit_s, learner_limit_s)
         self._zygote: Zygote | None = None
         self._zygote_is_there = asyncio.Event()
         self._forking = asyncio.Lock()
@@ -299,7 +301,9 @@ class Supervisor:
 
     async def _keep(self, name: str, launch: Launch) -> None:
         """Starts a node, and starts it again whenever it ends unasked, until the run ends."""
-        record = self._records[name] = FailureRecord(self._config.node.max_restarts)
+        # A process that was started again begins other random streams: the run would not repeat.
+        max_restarts = 0 if self._config.deterministic else self._config.node.max_restarts
+        record = self._records[name] = FailureRecord(max_restarts)
         event: str | None = None
         while True:
             child = self._children[name] = await launch()

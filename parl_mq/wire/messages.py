@@ -29,6 +29,7 @@ ColumnRow = tuple[Annotated[str, Field(max_length=200)], list[PositiveInt], Anno
 SpaceRow = tuple[Annotated[str, Field(max_length=32)], list[float], list[float]]
 Spaces = Annotated[dict[str, SpaceRow], Field(max_length=256)]
 Columns = Annotated[list[ColumnRow], Field(max_length=256)]
+Store = tuple[Annotated[str, Field(max_length=255)], Annotated[int, Field(ge=1, lt=2**16)]]
 
 
 class Message(BaseModel):
@@ -191,6 +192,25 @@ class SenderAccounts(Message):
     found: list[tuple[Digest, Epoch, NonNegativeInt]] = Field(default_factory=list, max_length=10_000)
 
 
+class LearnerReady(Message):
+    """Learner -> hub, every second until it is in a group: it can begin, and what it brings along.
+
+    Attributes:
+        generation: of the last group that it was in, which is over with this; 0: it was in none.
+        updates: those in the state that it holds; the group goes on from the state that has the most.
+        device: that it computes on, such as `cpu` or `cuda:1`.
+        store: host and port where it would let the group meet; None where no group needs that.
+        reason: why its last group is over, for people.
+    """
+
+    kind: Literal["learner_ready"] = "learner_ready"
+    generation: NonNegativeInt
+    updates: NonNegativeInt
+    device: Annotated[str, Field(max_length=32)]
+    store: Store | None = None
+    reason: Text = ""
+
+
 class Pong(Message):
     """Node -> hub: the answer to Ping."""
 
@@ -215,7 +235,7 @@ class Welcome(Message):
     Attributes:
         index: this node's index among its role, the same after a reconnect.
         config: the run's resolved configuration, without the section `node`.
-        generation: of the weights that a learner publishes; 0 for other roles.
+        generation: of the newest group of learners, for a learner; 0 for other roles.
         incarnation: starts of a node of this name, this one included; random streams depend on it.
         weights_endpoint: the hub's weights socket.
     """
@@ -314,6 +334,42 @@ class OpenTable(Message):
     columns: Columns
     spaces: Spaces
     digest: Text
+
+
+class GroupFormed(Message):
+    """Hub -> each learner of a new group: begin.
+
+    Attributes:
+        generation: of the group, and of the weights that it publishes; grows by one with each group of the run.
+        rank: this learner's place; rank 0 publishes weights and saves checkpoints.
+        names: of the learners, by rank.
+        source: rank whose state all of them begin with.
+        backend: through which they average.
+        store: where they meet; None for a group of one.
+    """
+
+    kind: Literal["group_formed"] = "group_formed"
+    generation: PositiveInt
+    rank: NonNegativeInt
+    names: list[Name] = Field(min_length=1, max_length=64)
+    source: NonNegativeInt = 0
+    backend: Literal["gloo", "nccl"] = "gloo"
+    store: Store | None = None
+
+
+class GroupWaiting(Message):
+    """Hub -> learner that is ready: there is no place for it yet, and why."""
+
+    kind: Literal["group_waiting"] = "group_waiting"
+    reason: Text
+
+
+class GroupEnded(Message):
+    """Hub -> learner: this group is over, for this reason; say that you are ready for the next one."""
+
+    kind: Literal["group_ended"] = "group_ended"
+    generation: PositiveInt
+    reason: Text
 
 
 class HeartbeatSeen(Message):
@@ -540,6 +596,7 @@ class Credit(Message):
     Attributes:
         last_sequence: the last contiguous sequence number stored, or None.
         waiting_for: why there is no more credit, in words, or None.
+        version: in lock step, counter of the weights with which the actor goes on; None: with the newest it has.
     """
 
     kind: Literal["credit"] = "credit"
@@ -547,6 +604,7 @@ class Credit(Message):
     credit_rows: NonNegativeInt
     credit_bytes: NonNegativeInt
     waiting_for: Text | None = None
+    version: NonNegativeInt | None = None
 
 
 class InsertRefused(Message):
@@ -642,6 +700,7 @@ class SampleReply(Message):
         num_drawn: rows drawn since then, these batches included.
         held_s: seconds for which the limiter held the request.
         num_batches: n.
+        ends_round: in lock step, the last batch before more rows come: the learner publishes after it.
     """
 
     kind: Literal["sample_reply"] = "sample_reply"
@@ -652,6 +711,7 @@ class SampleReply(Message):
     num_drawn: NonNegativeInt
     held_s: NonNegativeFloat = 0.0
     num_batches: PositiveInt = 1
+    ends_round: bool = False
 
 
 class SampleWaiting(Message):
@@ -697,6 +757,7 @@ ToHub = Annotated[
     | StopRequest
     | Goodbye
     | SenderAccounts
+    | LearnerReady
     | Pong
     | StatusRequest
     | ProbeRequest,
@@ -710,6 +771,9 @@ FromHub = Annotated[
     | Ping
     | RunState
     | OpenTable
+    | GroupFormed
+    | GroupWaiting
+    | GroupEnded
     | HeartbeatSeen
     | Stop
     | RunProgress

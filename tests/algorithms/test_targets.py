@@ -12,7 +12,7 @@ from parl_mq.algorithms.targets import (
     n_step_target,
     of_largest_mean,
     quantile_huber,
-    squared_loss,
+    squared_losses,
     update_target,
 )
 
@@ -80,9 +80,9 @@ def test_quantile_loss_settles_at_the_quantiles(num_quantiles: int) -> None:
     np.testing.assert_allclose(quantiles[0], 100 * levels, atol=1)
 
 
-def test_squared_loss_sums_over_critics_and_averages_over_weighted_rows() -> None:
-    error, weight = np.array([[1.0, 2.0], [3.0, 0.0]]), np.array([1.0, 0.5], np.float32)
-    assert squared_loss(error, weight) == pytest.approx(((1 + 9) * 1.0 + (4 + 0) * 0.5) / 2 / 2)
+def test_squared_losses_are_summed_over_critics() -> None:
+    error = torch.tensor([[1.0, 2.0], [3.0, 0.0]])
+    torch.testing.assert_close(squared_losses(error), torch.tensor([(1 + 9) / 2, (4 + 0) / 2]))
 
 
 @pytest.mark.parametrize(("max_norm", "expected"), [(10.0, [3.0, 4.0]), (5.0, [3.0, 4.0]), (1.0, [0.6, 0.8])])

@@ -24,6 +24,7 @@ from parl_mq.errors import (
     MemoryRefused,
     PeerTimeout,
 )
+from parl_mq.services.devices import Devices, TorchBuild
 from parl_mq.services.run_directory import RunDirectory
 from parl_mq.services.run_memory import RunMemory
 from parl_mq.wire.messages import RunProgress
@@ -95,6 +96,29 @@ def test_options_become_settings(fake_run: FakeRun, monkeypatch: pytest.MonkeyPa
     assert (config.actor.num_actors, config.learner.num_learners, config.seed) == (3, 1, 5)
     assert (config.stop.max_steps, config.stop.max_seconds) == (1000, 1.5)
     assert (config.stop.target_return, config.stop.at_target) == (100.0, True)
+
+
+@pytest.mark.parametrize(("said", "num_learners"), [("2", 2), ("auto", 4)])
+def test_learners_are_a_number_or_one_for_each_gpu(
+    said: str, num_learners: int, fake_run: FakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Devices, "here", lambda: Devices(TorchBuild("2.13.0", "12.8", None), 4))
+    assert _main(monkeypatch, "train", "cartpole-dqn", "--learners", said) == 0
+    assert fake_run.config is not None
+    assert fake_run.config.learner.num_learners == num_learners
+
+
+def test_other_words_for_a_number_of_learners_are_refused(
+    fake_run: FakeRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _main(monkeypatch, "train", "cartpole-dqn", "--learners", "many") == 2
+    assert "--learners many" in capsys.readouterr().err
+
+
+def test_deterministic_is_a_setting_too(fake_run: FakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _main(monkeypatch, "train", "cartpole-dqn", "--deterministic") == 0
+    assert fake_run.config is not None
+    assert fake_run.config.deterministic
 
 
 @pytest.mark.parametrize(

@@ -156,3 +156,16 @@ def test_best_stays_and_changes_beside_the_numbered_ones(tmp_path: Path) -> None
 def test_checkpoints_load_without_torch() -> None:
     script = "import sys, parl_mq.learn.checkpoint; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("trainer", [b"moments", b"", None])
+def test_a_checkpoint_in_one_piece_is_the_same_again(trainer: bytes | None) -> None:
+    checkpoint = Checkpoint(7, b"weights", trainer, {"trainer": {"noise": {"state": 2**127 + 1}}})
+    assert Checkpoint.from_bytes(checkpoint.to_bytes()) == checkpoint
+
+
+@pytest.mark.parametrize("cut", [0, 4, 30, -1])
+def test_a_piece_of_a_checkpoint_is_refused(cut: int) -> None:
+    payload = Checkpoint(7, b"weights", b"moments", {}).to_bytes()
+    with pytest.raises(SnapshotError, match="the state that another learner sent is damaged"):
+        Checkpoint.from_bytes(payload[:cut])

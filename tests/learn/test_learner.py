@@ -12,7 +12,7 @@ from parl_mq.algorithms.base import TrainingBatch, UpdateOutcome
 from parl_mq.algorithms.dqn import DQN
 from parl_mq.algorithms.dqn_config import DQNConfig
 from parl_mq.config.models import LearnerConfig
-from parl_mq.errors import ParlError, SnapshotError
+from parl_mq.errors import ConfigError, ParlError, SnapshotError
 from parl_mq.learn.checkpoint import Checkpoint, find_newest, save
 from parl_mq.learn.learner import DrawnRows, Learner, training_batch
 from parl_mq.model.weights import pack, unpack
@@ -228,3 +228,102 @@ def test_training_in_two_halves_with_a_checkpoint_between_is_training_at_once(tm
         second.learn(_rows(seed))
     assert pack(resumed.state()[0]) == pack(whole.state()[0])
     assert resumed.state()[1] == whole.state()[1]
+
+
+class _Group:
+    """A group in which all begin with the state of this one, or of another."""
+
+    rank, size = 1, 2
+
+    def __init__(self, common: bytes | None = None) -> None:
+        self.sent: bytes | None = None
+        self._common = common
+
+    def sum(self, vector: torch.Tensor) -> None:
+        raise AssertionError("nothing is averaged here")
+
+    def broadcast(self, payload: bytes) -> bytes:
+        self.sent = payload
+        return self._common or payload
+
+
+class _ParallelTrainer(_Trainer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.group: Any = None
+
+    def join(self, group: Any) -> None:
+        self.group = group
+
+
+def test_a_learner_takes_the_state_that_its_group_begins_with() -> None:
+    source, own = _learner(_ParallelTrainer()), _ParallelTrainer()
+    for seed in range(3):
+        source.learn(_rows(seed))
+    group = _Group(source.checkpoint().to_bytes())
+    learner = _learner(own)
+    learner.join(group, 7)
+    assert (learner.num_updates, own.group) == (3, group)
+    assert Checkpoint.from_bytes(group.sent or b"").updates == 0
+
+
+def test_a_learner_of_another_rank_than_0_publishes_nothing_and_saves_nothing() -> None:
+    clock = _Clock()
+    learner = _learner(_ParallelTrainer(), clock=clock, publish_every_updates=1, checkpoint_every_s=1.0)
+    learner.join(_Group(), 7)
+    clock.now = 100.0
+    step = learner.learn(_rows())
+    assert (step.published, step.is_checkpoint_due) == (None, False)
+
+
+def test_a_group_s_first_version_has_its_generation() -> None:
+    learner = _learner(_ParallelTrainer())
+    learner.join(_Group(), 7)
+    assert learner.publish().version == (7, 0)
+
+
+def test_a_trainer_that_cannot_share_is_refused_in_a_group() -> None:
+    with pytest.raises(ConfigError, match=r"_Trainer, cannot learn with others: it has no method `join`"):
+        _learner().join(_Group(), 1)
+
+
+def test_a_trainer_that_cannot_be_compiled_is_refused_where_that_is_asked_for() -> None:
+    with pytest.raises(ConfigError, match=r"learner\.compile: .*_Trainer, has no method `compile`"):
+        _learner(compile=True)
+
+
+def test_products_are_in_bfloat16_where_that_is_asked_for() -> None:
+    seen = []
+
+    class Looking(_Trainer):
+        def update(self, batch: TrainingBatch) -> UpdateOutcome:
+            seen.append((torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")))
+            return super().update(batch)
+
+    for precision in ("float32", "bfloat16"):
+        _learner(Looking(), precision=precision).learn(_rows())
+    assert [enabled for enabled, _ in seen] == [False, True]
+    assert seen[1][1] == torch.bfloat16
+
+
+def test_weights_of_parts_brought_to_one_scale_are_those_of_the_whole() -> None:
+    rows = _rows(size=12)
+    whole = training_batch(rows, SPEC, beta=0.6)
+    parts = [
+        training_batch(
+            DrawnRows({name: column[part] for name, column in rows.columns.items()}, rows.probabilities[part], 100),
+            SPEC,
+            beta=0.6,
+        )
+        for part in (slice(0, 6), slice(6, 12))
+    ]
+    largest = max(part.weight_peak for part in parts)
+    assert largest == whole.weight_peak
+    joined = np.concatenate([part.weight * part.weight_peak / largest for part in parts])
+    np.testing.assert_allclose(joined, whole.weight, rtol=1e-6)
+
+
+def test_rows_that_must_not_count_set_no_peak() -> None:
+    rows = _rows()
+    none = DrawnRows(rows.columns, np.zeros(8), 100)
+    assert training_batch(none, SPEC, beta=0.4).weight_peak == 0.0

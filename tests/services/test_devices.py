@@ -62,6 +62,21 @@ def test_auto_takes_a_gpu_where_torch_can_use_one(devices: Devices, has_gpu: boo
     assert devices.has_gpu == has_gpu
 
 
+@pytest.mark.parametrize(
+    ("devices", "num_learners"),
+    [
+        (Devices(CUDA_BUILD, 3), 3),
+        (Devices(CUDA_BUILD, 0), 0),
+        (Devices(CPU_BUILD, 3), 0),
+        (Devices(HIP_BUILD, None), 1),
+    ],
+)
+def test_there_is_one_learner_for_each_gpu_that_torch_can_use_and_none_without(
+    devices: Devices, num_learners: int
+) -> None:
+    assert devices.num_learners == num_learners
+
+
 def test_asking_loads_no_torch() -> None:
     script = (
         "import sys; from parl_mq.services.devices import Devices; Devices.here(); sys.exit('torch' in sys.modules)"

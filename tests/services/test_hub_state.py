@@ -13,10 +13,13 @@ from parl_mq.wire.messages import (
     EpisodesFinished,
     EvaluationFinished,
     Goodbye,
+    GroupEnded,
+    GroupFormed,
     Heartbeat,
     HeartbeatSeen,
     HelloHeld,
     HelloRefused,
+    LearnerReady,
     OpenTable,
     Ping,
     Pong,
@@ -211,15 +214,34 @@ def test_a_name_belongs_to_one_role():
     assert "joined as actor" in refused.reason
 
 
-def test_each_learner_process_gets_the_next_generation_and_a_reconnect_none():
+def test_each_group_of_learners_gets_the_next_generation_and_a_reconnect_none():
     state = hub_state(before=RunMemory(generation=4))
     generations = []
-    for number, epoch in enumerate((1, 1, 2)):
-        peer = b"%d" % number
+    for peer, epoch in ((b"1", 1), (b"2", 1), (b"3", 2)):
         state.handle(peer, hello("learner", epoch=epoch), 0.0)
-        welcome = state.note_unreachable(b"1", 0.0) if epoch == 2 else state.handle(peer, hello("learner"), 0.0)
-        generations.append(welcome[0][1].generation)
+        state.note_unreachable(b"2", 0.0)  # a process of this name that was there is gone
+        told = state.handle(peer, LearnerReady(generation=0, updates=0, device="cpu"), 0.0)
+        generations += [message.generation for _, message in told if isinstance(message, GroupFormed)]
+        assert state.take_settled()  # nobody hears of a generation that another hub would give again
+        assert state.memory(0.0).generation == generations[-1]
     assert generations == [5, 5, 6]
+
+
+def test_no_group_begins_once_the_run_ends():
+    state = hub_state()
+    peer = join(state, "learner")
+    state.stop("enough", 0.0)
+    assert state.handle(peer, LearnerReady(generation=0, updates=0, device="cpu"), 0.0) == []
+    assert not [message for _, message in state.tick(1.0) if isinstance(message, GroupFormed)]
+
+
+def test_a_learner_that_says_goodbye_ends_its_group():
+    state = hub_state("learner.num_learners=2")
+    for name in ("learner-0", "learner-1"):
+        peer = join(state, "learner", name)
+        state.handle(peer, LearnerReady(generation=0, updates=0, device="cpu"), 0.0)
+    told = state.handle(b"learner-1", Goodbye(error="out of memory"), 1.0)
+    assert (b"learner-0", GroupEnded(generation=1, reason="learner-1 has failed")) in told
 
 
 def test_a_stranger_is_asked_to_say_hello_and_changes_nothing():
@@ -419,7 +441,7 @@ def test_a_hub_that_was_away_goes_on_where_it_was(away):
     assert (state.figures()["env_steps_total"], state.tally.num_updates) == (10, 4)
     assert {node.health for node in state.status(9.0).nodes} == {"away"}
     welcome, run_state = (message for _, message in state.handle(b"x", hello("learner", run_id="run"), 9.0)[:2])
-    assert (welcome.generation, welcome.incarnation) == (1, 1)
+    assert (welcome.generation, welcome.incarnation) == (0, 1)
     assert (run_state.digest, run_state.replay_endpoints) == (SPEC.digest, ["ipc:///r"])
     beat(state, b"x", 9.0, condition="updating", updates_total=5)
     assert (state.tally.num_updates, state.figures()["lost_updates_total"]) == (5, 0)

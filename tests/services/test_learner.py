@@ -1,4 +1,4 @@
-"""The learner's hand-over of weights to the hub, and its device; the network is in memory."""
+"""The learner's hand-over of weights to the hub, and its work loop; the network is in memory."""
 
 import asyncio
 import threading
@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from parl_mq.errors import ConfigError, ParlError, SnapshotError
-from parl_mq.learn.checkpoint import save
+from parl_mq.errors import ConfigError, GroupBroken, MemoryRefused, ParlError, SnapshotError
+from parl_mq.learn.checkpoint import Checkpoint, save
 from parl_mq.learn.learner import LearnerStep
 from parl_mq.net.memory_channel import MemoryNetwork
 from parl_mq.services.hub_link import NodeStatus
-from parl_mq.services.learner import IdleTime, LearnerNode, WeightsSource, build_learner, choose_device
+from parl_mq.services.learner import IdleTime, LearnerNode, WeightsSource, build_learner
 from parl_mq.services.runtime import StopSignal, WorkThread, first_cause
 from parl_mq.services.sample_client import Batch
 from parl_mq.services.weights_exchange import announcement
@@ -23,6 +23,7 @@ from parl_mq.wire.codec import Decoder, encode
 from parl_mq.wire.messages import (
     CHUNK_BYTES,
     ChunkWanted,
+    GroupFormed,
     SampleReply,
     VersionGone,
     Weights,
@@ -119,21 +120,9 @@ async def test_a_version_published_while_the_hub_is_away_is_announced_when_it_is
     assert hub.received[-1] == announcement(snapshot(1, 5))
 
 
-def test_a_device_that_is_not_there_is_refused_with_those_that_are():
-    missing = f"cuda:{torch.cuda.device_count() if torch.cuda.is_available() else 0}"
-    with pytest.raises(ConfigError, match=rf"node\.device = '{missing}' is not on this machine; there is: cpu"):
-        choose_device(missing)
-
-
-def test_auto_says_what_it_took(caplog):
-    caplog.set_level("INFO")
-    device = choose_device("auto")
-    assert f"training on {device}" in caplog.text
-
-
 def _built(checkpoint_root):
     spec = TableSpec(SPEC.columns, {"action": Space("Discrete", (0.0,), (1.0,))})
-    return build_learner(small_config("node.device=cpu"), spec, SimpleNamespace(generation=1), checkpoint_root)
+    return build_learner(small_config("node.device=cpu"), spec, torch.device("cpu"), checkpoint_root)
 
 
 def test_a_learner_does_not_begin_anew_where_all_checkpoints_are_damaged(tmp_path):
@@ -299,3 +288,168 @@ def test_idle_time_is_what_lies_between_works_and_the_limiter_has_its_part_of_it
             now = end
     assert idle.take() == (2.0 + 0.0 + 6.0, 0.5 + 0.0 + 6.0)
     assert idle.take() == (0.0, 0.0)
+
+
+def test_a_device_whose_memory_ends_is_named_with_those_that_there_are(training_node):
+    node, trainer = training_node
+    trainer.learn = _raising(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has ..."))
+    batch = Batch(SimpleNamespace(held_s=0.0, ends_round=False, num_live=8), {"probabilities": np.ones(8)})
+    with pytest.raises(MemoryRefused, match=r"memory of cpu is not enough: CUDA out of memory; .*another one of: cpu"):
+        node._learn([batch])
+
+
+def _raising(error):
+    def learn(rows):
+        raise error
+
+    return learn
+
+
+@pytest.fixture
+def training_node(tmp_path):
+    work, trainer = WorkThread("training"), Trainer()
+    yield (
+        LearnerNode(SimpleNamespace(status=NodeStatus()), work, StopSignal(), trainer, small_config(), tmp_path),
+        trainer,
+    )
+    work.close()
+
+
+def test_several_learners_want_a_trainer_that_can_share_its_batches(tmp_path, monkeypatch):
+    from parl_mq.services import learner as module
+
+    lone = SimpleNamespace(make_trainer=lambda *arguments: SimpleNamespace(num_updates=0))
+    monkeypatch.setattr(module, "load_algorithm", lambda name: lone)
+    spec = TableSpec(SPEC.columns, {"action": Space("Discrete", (0.0,), (1.0,))})
+    config = small_config("learner.num_learners=2")
+    with pytest.raises(ConfigError, match="cannot learn with others: it has no method `join`"):
+        build_learner(config, spec, torch.device("cpu"), tmp_path)
+
+
+class Rendezvous:
+    """A hub that forms and ends groups as the test says."""
+
+    def __init__(self):
+        self.host = "127.0.0.1"
+        self.asked = []
+        self.formed = asyncio.Queue()
+        self.is_over = asyncio.Queue()
+
+    async def next_group(self, *, updates, reason):
+        self.asked.append((updates, reason))
+        return await self.formed.get()
+
+    async def ended(self, generation):
+        return await self.is_over.get()
+
+
+class Shared(Trainer):
+    """A learner whose updates are made at once, and which says what it is told."""
+
+    def __init__(self):
+        super().__init__()
+        self.joined = []
+        self.num_published = 0
+
+    def join(self, group, generation):
+        self.joined.append((group.rank, group.size, generation))
+
+    def learn(self, rows):
+        self.num_updates += 1
+        return LearnerStep(np.full(8, float(rows.num_live)), False, None, False)
+
+    def publish(self):
+        self.num_published += 1
+        return snapshot(self.joined[-1][2], self.num_published)
+
+    def checkpoint(self):
+        return Checkpoint(self.num_updates, b"weights")
+
+
+class Source:
+    """Where weights go."""
+
+    def __init__(self):
+        self.published = []
+
+    async def run(self):
+        await asyncio.Event().wait()
+
+    def publish(self, version):
+        self.published.append(version.version.generation)
+
+    async def hand_over(self, version):
+        self.published.append(version.version.generation)
+
+
+@pytest.fixture
+async def node(tmp_path):
+    """A whole work loop between a rendezvous and a source of batches that are the test's."""
+    work, stop, trainer, rendezvous, source = WorkThread("training"), StopSignal(), Shared(), Rendezvous(), Source()
+    samples = Samples()
+    samples.run = source.run
+    samples.send_last_priorities = lambda: None
+    link = SimpleNamespace(status=NodeStatus())
+    made = LearnerNode(link, work, stop, trainer, small_config(), tmp_path)
+
+    async def attach(*_):
+        return samples
+
+    made._attach = attach
+    task = asyncio.create_task(made.run(rendezvous, source, None, None, None))
+    yield SimpleNamespace(
+        trainer=trainer, rendezvous=rendezvous, source=source, samples=samples, stop=stop, task=task, link=link,
+        root=tmp_path,
+    )  # fmt: skip
+    stop.set("the test is over")
+    await asyncio.gather(task, return_exceptions=True)
+    work.close()
+
+
+def _formed(generation, rank=0, names=("learner-0",)):
+    return GroupFormed(generation=generation, rank=rank, names=list(names))
+
+
+async def test_each_group_begins_with_a_version_of_its_generation_and_goes_on_with_the_batches(node):
+    node.rendezvous.formed.put_nowait(_formed(1))
+    node.samples.arrive(0)
+    await until(lambda: node.trainer.num_updates == 1)
+    node.rendezvous.is_over.put_nowait("learner-1 has left")
+    await until(lambda: len(node.rendezvous.asked) == 2)
+    assert node.rendezvous.asked == [(0, ""), (1, "learner-1 has left")]
+    node.rendezvous.formed.put_nowait(_formed(2))
+    node.samples.arrive(1)
+    await until(lambda: node.trainer.num_updates == 2)
+    assert node.trainer.joined == [(0, 1, 1), (0, 1, 2)]
+    assert node.source.published == [1, 2]
+
+
+async def test_only_rank_0_tells_of_updates_publishes_and_leaves_a_checkpoint(node):
+    node.rendezvous.formed.put_nowait(_formed(1, rank=1, names=("learner-0", "learner-1")))
+    node.samples.arrive(0)
+    await until(lambda: node.trainer.num_updates == 1)
+    await until(lambda: node.link.status.counters.get("learner_group") == 1)
+    node.stop.set("enough")
+    await soon(node.task)
+    assert node.source.published == []
+    assert "updates_total" not in node.link.status.counters
+    assert list(node.root.iterdir()) == []
+
+
+async def test_a_stop_without_a_group_ends_the_node(node):
+    node.stop.set("enough")
+    await soon(node.task)
+    assert node.source.published == []
+
+
+async def test_at_the_stop_a_group_that_breaks_ends_no_node_with_an_error(node):
+    def stops_and_breaks(rows):
+        node.stop.set("enough")
+        raise GroupBroken("learner-1 stopped")
+
+    node.trainer.learn = stops_and_breaks
+    node.rendezvous.formed.put_nowait(_formed(1))
+    node.samples.arrive(0)
+    await soon(node.task)
+    assert node.source.published == [1, 1]  # the last one is whole
+    assert [path.name for path in node.root.iterdir()] == ["updates-000000000000"]

@@ -1,0 +1,263 @@
+"""The learners that share each batch, as one of them sees the others: torch.distributed, and nothing else.
+
+A group is made once and ends when it breaks: any learner that goes ends it for all. Those that are left wait in an
+operation for one that hangs as they wait for one that has no batch yet, so no time limit can tell the two apart: who
+knows that a learner hangs calls `abort`, from any thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final, Literal, Protocol
+
+import torch
+import torch.distributed
+
+from parl_mq.errors import GroupBroken
+
+CONNECT_S: Final = 15.0
+"""In which all learners of a group must have met."""
+NO_LIMIT: Final = timedelta(days=365)
+
+C10D: Final[Any] = torch.distributed
+"""Its stubs lack half of the names that are used here."""
+
+Backend = Literal["gloo", "nccl"]
+
+
+class _Processes(Protocol):
+    """What torch calls a process group, as far as it is used here."""
+
+    def allreduce(self, tensors: list[torch.Tensor]) -> Any: ...
+
+    def broadcast(self, tensors: list[torch.Tensor], options: Any) -> Any: ...
+
+    def abort(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A learner's place in a group.
+
+    Attributes:
+        generation: of the group.
+        rank: of the learner, from 0.
+        names: of all learners, by rank.
+        source: rank whose state all begin with.
+        backend: `nccl` where each has a GPU of its own, else `gloo`.
+        store: host and port of the store where they meet; None for a group of one.
+    """
+
+    generation: int
+    rank: int
+    names: tuple[str, ...]
+    source: int = 0
+    backend: Backend = "gloo"
+    store: tuple[str, int] | None = None
+
+    @property
+    def size(self) -> int:
+        """Learners of the group."""
+        return len(self.names)
+
+
+class MeetingPoint:
+    """A store of key and value that a learner keeps for the groups in which it may get rank 0.
+
+    It listens at one address alone, which torch's own way of opening a store would not.
+
+    Attributes:
+        address: host and port.
+    """
+
+    def __init__(self, host: str) -> None:
+        """Opens it at a free port of this host's address `host`."""
+        listening = socket.create_server((host, 0))
+        self.address: tuple[str, int] = (host, listening.getsockname()[1])
+        self._store = _tcp_store(self.address, fd=listening.detach())
+
+    def close(self) -> None:
+        """Closes it."""
+        del self._store
+
+
+class LearnerGroup:
+    """One group; the Averaging of a trainer. All but `abort` belongs to the work thread.
+
+    Attributes:
+        place: this learner's.
+    """
+
+    def __init__(self, place: Place, *, host: str = "127.0.0.1", clock: Callable[[], float] = time.monotonic) -> None:
+        """Meets the others.
+
+        Args:
+            place: this learner's.
+            host: this machine's address, at which the others reach it.
+            clock: monotonic seconds.
+
+        Raises:
+            GroupBroken: not all of them came within CONNECT_S.
+        """
+        self.place = place
+        self._waited_s = 0.0
+        self._clock = clock
+        self._is_aborted = False
+        self._sockets: list[socket.socket] = []
+        self._processes: _Processes | None = None
+        if place.size > 1 and place.store is not None:
+            with self._breaking("did not meet"):
+                self._processes = self._connected(place, place.store, host)
+
+    @property
+    def rank(self) -> int:
+        """This learner's place, from 0."""
+        return self.place.rank
+
+    @property
+    def size(self) -> int:
+        """Learners of the group."""
+        return self.place.size
+
+    def sum(self, vector: torch.Tensor) -> None:
+        """See parl_mq.algorithms.averaging.Averaging."""
+        if self._processes is None:
+            return
+        with self._breaking("stopped in the midst of an update"):
+            self._processes.allreduce([vector]).wait()
+
+    def broadcast(self, payload: bytes) -> bytes:
+        """The bytes of the learner at `place.source`; the others' own are left out of account.
+
+        Raises:
+            GroupBroken: a learner is gone.
+        """
+        if self._processes is None:
+            return payload
+        with self._breaking("stopped while it took up the common state"):
+            length = torch.tensor([len(payload)])
+            self._send_from_source(length)
+            content = torch.empty(int(length), dtype=torch.uint8)
+            if self.rank == self.place.source:
+                content = torch.frombuffer(bytearray(payload), dtype=torch.uint8)
+            self._send_from_source(content)
+        return content.numpy().tobytes()
+
+    def take_waited_s(self) -> float:
+        """Seconds spent in operations since the last call, waiting for the others included."""
+        waited_s, self._waited_s = self._waited_s, 0.0
+        return waited_s
+
+    def abort(self) -> None:
+        """Ends every operation that waits for others, here and at the others, with GroupBroken. From any thread."""
+        self._is_aborted = True
+        if self._processes is not None and self.place.backend == "nccl":
+            self._processes.abort()
+        for connection in self._sockets:
+            with contextlib.suppress(OSError):  # the other end was faster
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Lets go of the others; an operation must not be under way."""
+        self.abort()
+        self._processes = None
+        while self._sockets:
+            self._sockets.pop().close()
+
+    def _connected(self, place: Place, store: tuple[str, int], host: str) -> _Processes:
+        meeting = C10D.PrefixStore(f"group-{place.generation}", _tcp_store(store))
+        if place.backend == "nccl":
+            return _nccl(meeting, place)
+        before = _open_sockets()
+        processes = _gloo(meeting, place, host)
+        self._sockets = [_duplicate(fd) for fd, inode in _open_sockets().items() if before.get(fd) != inode]
+        self._sockets = [each for each in self._sockets if _is_connection(each)]
+        return processes
+
+    def _send_from_source(self, tensor: torch.Tensor) -> None:
+        """In the place of each one's; through the memory of the device that the backend needs."""
+        if self._processes is None:
+            return
+        carried = tensor.cuda() if self.place.backend == "nccl" else tensor
+        options = C10D.BroadcastOptions()
+        options.rootRank = self.place.source
+        self._processes.broadcast([carried], options).wait()
+        tensor.copy_(carried)
+
+    @contextlib.contextmanager
+    def _breaking(self, what: str) -> Iterator[None]:
+        """Tells the failure of an operation as the group's."""
+        began_at = self._clock()
+        try:
+            if self._is_aborted:
+                raise GroupBroken(f"the group of learners of generation {self.place.generation} has ended")
+            yield
+        except RuntimeError as error:
+            others = ", ".join(name for rank, name in enumerate(self.place.names) if rank != self.rank)
+            raise GroupBroken(f"{others} {what}: {_first_sentence(error)}") from error
+        finally:
+            self._waited_s += self._clock() - began_at
+
+
+def _first_sentence(error: RuntimeError) -> str:
+    """What torch says, without the place in its own source that stands in front, and the advice behind."""
+    text = str(error).splitlines()[0]
+    return re.sub(r"^\[[^\]]*\] ", "", text).partition(". ")[0]
+
+
+def _tcp_store(address: tuple[str, int], *, fd: int | None = None) -> Any:
+    host, port = address
+    own = {} if fd is None else {"master_listen_fd": fd}
+    return C10D.TCPStore(
+        host, port, is_master=fd is not None, wait_for_workers=False, timeout=timedelta(seconds=CONNECT_S), **own
+    )
+
+
+def _gloo(store: Any, place: Place, host: str) -> _Processes:
+    """Without init_process_group, which would take the machine's own name for the address, and knows one group only."""
+    options = C10D.ProcessGroupGloo._Options()
+    options._devices = [C10D.ProcessGroupGloo.create_device(hostname=host)]
+    options._timeout = timedelta(seconds=CONNECT_S)
+    processes: Any = C10D.ProcessGroupGloo(store, place.rank, place.size, options)
+    processes._set_default_timeout(NO_LIMIT)
+    own: _Processes = processes
+    return own
+
+
+def _nccl(store: Any, place: Place) -> _Processes:
+    options = C10D.ProcessGroupNCCL.Options()
+    options._timeout = NO_LIMIT
+    processes: _Processes = C10D.ProcessGroupNCCL(store, place.rank, place.size, options)
+    return processes
+
+
+def _open_sockets() -> dict[int, str]:
+    """Descriptor -> what it stands for, of this process's sockets."""
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the listing's own, closed since
+            target = os.readlink(f"/proc/self/fd/{name}")
+            if target.startswith("socket:"):
+                found[int(name)] = target
+    return found
+
+
+def _duplicate(fd: int) -> socket.socket:
+    """Its own descriptor of the same socket: gloo may close the other one at any time."""
+    return socket.socket(fileno=os.dup(fd))
+
+
+def _is_connection(each: socket.socket) -> bool:
+    """Gloo ends the process when the socket that it listens at is shut down; that one is let alone."""
+    is_tcp = each.family in (socket.AF_INET, socket.AF_INET6)
+    if is_tcp and not each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        return True
+    each.close()
+    return False

@@ -1,0 +1,27 @@
+"""Settings of several learners, and of runs in lock step."""
+
+from __future__ import annotations
+
+import pytest
+
+from parl_mq.config import load_config
+from parl_mq.errors import UsageError
+
+
+def test_learners_share_a_batch_evenly_or_draw_a_whole_one_each() -> None:
+    split = load_config("cartpole-dqn", overrides=["learner.num_learners=2", "algorithm.batch_size=64"], environ={})
+    assert split.learner_batch_size == 32
+    assert split.smallest_error_band >= 32 * 2 * split.learner.prefetch
+    each = load_config(
+        "cartpole-dqn", overrides=["learner.num_learners=3", 'learner.batches="each"', "algorithm.batch_size=64"]
+    )
+    assert each.learner_batch_size == 64
+    assert each.smallest_error_band >= 64 * 3 * each.learner.prefetch
+    with pytest.raises(UsageError, match=r"3 learners cannot share algorithm\.batch_size = 64 evenly"):
+        load_config("cartpole-dqn", overrides=["learner.num_learners=3", "algorithm.batch_size=64"], environ={})
+
+
+@pytest.mark.parametrize("setting", ["learner.num_learners=2", "replay.nodes=2"])
+def test_only_one_learner_and_one_replay_node_go_in_lock_step(setting: str) -> None:
+    with pytest.raises(UsageError, match="only one goes in lock step, not 2"):
+        load_config("cartpole-dqn", overrides=["deterministic=true", setting], environ={})

@@ -1,0 +1,127 @@
+"""Groups over real gloo connections, each learner in a thread of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from parl_mq.errors import GroupBroken
+from parl_mq.learn import group as module
+from parl_mq.learn.group import LearnerGroup, MeetingPoint, Place
+from tests.algorithms.groups import together
+
+PATIENCE_S = 20.0
+
+
+@pytest.fixture(scope="module")
+def point() -> Iterator[MeetingPoint]:
+    made = MeetingPoint("127.0.0.1")
+    yield made
+    made.close()
+
+
+_GENERATIONS = iter(range(1, 1000))
+
+
+@contextlib.contextmanager
+def _group(point: MeetingPoint, size: int = 2, source: int = 0) -> Iterator[list[LearnerGroup]]:
+    generation, names = next(_GENERATIONS), tuple(f"learner-{rank}" for rank in range(size))
+    places = [Place(generation, rank, names, source, store=point.address) for rank in range(size)]
+    groups = together([lambda place=place: LearnerGroup(place) for place in places])
+    try:
+        yield groups
+    finally:
+        for each in groups:
+            each.close()
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_all_have_the_same_sum_to_the_bit(point: MeetingPoint, size: int) -> None:
+    vectors = [torch.randn(10_001, generator=torch.Generator().manual_seed(rank)) for rank in range(size)]
+    expected = torch.stack(vectors).double().sum(0).float()
+    with _group(point, size) as groups:
+        together([lambda g=g, v=v: g.sum(v) for g, v in zip(groups, vectors, strict=True)])
+        assert all(each.take_waited_s() > 0 for each in groups)
+        assert groups[0].take_waited_s() == 0
+    for vector in vectors:
+        assert torch.equal(vector, vectors[0])
+        torch.testing.assert_close(vector, expected)
+
+
+@pytest.mark.parametrize("source", [0, 1])
+def test_all_have_the_bytes_of_the_source(point: MeetingPoint, source: int) -> None:
+    payloads = [b"of rank 0", b"of rank 1, and longer"]
+    with _group(point, source=source) as groups:
+        got = together([lambda g=g, p=p: g.broadcast(p) for g, p in zip(groups, payloads, strict=True)])
+    assert got == [payloads[source]] * 2
+
+
+def test_a_group_of_one_needs_no_store_and_changes_nothing() -> None:
+    group = LearnerGroup(Place(1, 0, ("learner-0",)))
+    vector = torch.ones(3)
+    group.sum(vector)
+    assert vector.tolist() == [1, 1, 1]
+    assert group.broadcast(b"own") == b"own"
+    group.close()
+
+
+def test_abort_ends_a_sum_that_waits_for_one_who_hangs_and_names_it(point: MeetingPoint) -> None:
+    with _group(point) as groups, ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(groups[0].sum, torch.ones(10))
+        assert not waiting.done()
+        groups[0].abort()
+        with pytest.raises(GroupBroken, match="learner-1 stopped in the midst of an update"):
+            waiting.result(PATIENCE_S)
+        with pytest.raises(GroupBroken, match="has ended"):
+            groups[0].sum(torch.ones(10))
+
+
+def test_one_who_goes_ends_the_sums_of_the_others(point: MeetingPoint) -> None:
+    with _group(point) as groups, ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(groups[0].sum, torch.ones(10))
+        groups[1].close()
+        with pytest.raises(GroupBroken, match="learner-1 stopped"):
+            waiting.result(PATIENCE_S)
+
+
+def test_a_new_group_of_the_same_learners_works_after_one_was_aborted(point: MeetingPoint) -> None:
+    for _ in range(2):
+        with _group(point) as groups:
+            vectors = [torch.ones(2), torch.ones(2)]
+            together([lambda g=g, v=v: g.sum(v) for g, v in zip(groups, vectors, strict=True)])
+            assert vectors[0].tolist() == [2, 2]
+            groups[0].abort()
+
+
+def test_one_who_does_not_come_breaks_the_group_by_its_name(
+    point: MeetingPoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CONNECT_S", 1.0)
+    place = Place(next(_GENERATIONS), 0, ("learner-0", "learner-1"), store=point.address)
+    with pytest.raises(GroupBroken, match="learner-1 did not meet"):
+        LearnerGroup(place)
+
+
+def test_no_other_address_than_the_one_asked_for_is_listened_at(point: MeetingPoint) -> None:
+    import psutil
+
+    with _group(point):
+        listening = {
+            each.laddr.ip for each in psutil.Process().net_connections("tcp") if each.status == psutil.CONN_LISTEN
+        }
+    assert listening == {"127.0.0.1"}
+
+
+def test_waiting_for_the_others_does_not_keep_other_threads_from_running(point: MeetingPoint) -> None:
+    with _group(point) as groups, ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(groups[0].sum, torch.ones(10))
+        ran = threading.Event()
+        threading.Thread(target=ran.set).start()
+        assert ran.wait(PATIENCE_S)
+        groups[1].sum(torch.ones(10))
+        waiting.result(PATIENCE_S)
