@@ -87,7 +87,11 @@ METRICS: Final = (
         ),
         ("reconnects_total", "connections", "connections of the node that broke and came back"),
         ("dropped_messages_total", "messages", "messages that a hub or replay node could not use"),
-        ("cut_connections_total", "connections", "connections that a hub or replay node closed because of such messages"),
+        (
+            "cut_connections_total",
+            "connections",
+            "connections that a hub or replay node closed because of such messages",
+        ),
     ),
     *_counters(
         "actor",

@@ -29,7 +29,10 @@ from parl_mq.net.credit import SenderBook
 from parl_mq.net.curve import Guard, KeyPair, Verdict, new_key_pair
 from parl_mq.net.zmq_channel import Network
 from parl_mq.replay.table import Table
+from parl_mq.services.gate import NOBODY
 from parl_mq.services.hub_link import NodeStatus
+from parl_mq.services.keyring import Grant, KeyRole
+from parl_mq.services.permits import Permits
 from parl_mq.services.replay import ReplayNode
 from parl_mq.services.replay_desk import ReplayDesk
 from parl_mq.services.replay_link import ReplayLink
@@ -57,22 +60,37 @@ SETTINGS: Final = "cartpole-dqn"
 """The preset that all settings come from which no measure is about."""
 
 
+CLIENTS: Final[dict[str, KeyRole]] = {"learner-0": "learner", "actor-0": "actor"}
+"""Processes that have keys where connections are encrypted, and their roles."""
+
+
 @dataclass(frozen=True, slots=True)
 class TaskKeys:
-    """Key pairs of a measure's processes: public and secret one of the replay node, and of its clients."""
+    """Key pairs of a measure's processes, public and secret key of each.
+
+    Attributes:
+        server: of the replay node.
+        clients: of the others by name.
+    """
 
     server: tuple[str, str]
-    client: tuple[str, str]
+    clients: dict[str, tuple[str, str]]
 
     @classmethod
     def new(cls) -> TaskKeys:
         """Pairs for one measure."""
-        server, client = new_key_pair(), new_key_pair()
-        return cls((server.public, server.secret), (client.public, client.secret))
+        pairs = {name: new_key_pair() for name in ("server", *CLIENTS)}
+        server, *clients = [(pair.public, pair.secret) for pair in pairs.values()]
+        return cls(server, dict(zip(CLIENTS, clients, strict=True)))
+
+    def grant_of(self, key: str) -> Grant | None:
+        """What a key is for."""
+        names = (name for name, (public, _) in self.clients.items() if public == key)
+        return next((Grant(name=name, role=CLIENTS[name], public=key) for name in names), None)
 
     def admit(self, key: str) -> Verdict:
         """The clients alone may connect."""
-        return Verdict.WELCOME if key == self.client[0] else Verdict.DENIED
+        return Verdict.WELCOME if any(public == key for public, _ in self.clients.values()) else Verdict.DENIED
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +121,7 @@ class NodeTask:
             return Network()
         if is_server:
             return Network(guard=Guard(KeyPair(*self.keys.server), self.keys.admit))
-        network = Network(pair=KeyPair(*self.keys.client))
+        network = Network(pair=KeyPair(*self.keys.clients[self.name]))
         network.trust({self.endpoint: self.keys.server[0]})
         return network
 
@@ -118,7 +136,7 @@ class NodeTask:
         shapes = {name: tuple(fields["workload"][name]) for name in ("obs_shape", "action_shape")}
         workload = Workload(**{**fields.pop("workload"), **shapes})
         pairs = fields.pop("keys")
-        keys = None if pairs is None else TaskKeys(**{name: tuple(pair) for name, pair in pairs.items()})
+        keys = None if pairs is None else TaskKeys(pairs["server"], pairs["clients"])
         return cls(**{**fields, "workload": workload, "overrides": tuple(fields["overrides"]), "keys": keys})
 
     @property
@@ -177,8 +195,11 @@ async def replay(task: NodeTask, network: Network, stop: StopSignal) -> None:
         table.insert(fragments)
     desk = ReplayDesk(table, limiter(config), spec, config, RUN_ID)
     server = network.bind(task.endpoint)
+    permits = NOBODY if task.keys is None else Permits(task.keys.grant_of)
     print(READY, server.endpoint, flush=True)
-    await _until_stopped(stop, ReplayNode(NoHub(), server, desk).run(stop), _report(lambda: table.counts.drawn))
+    await _until_stopped(
+        stop, ReplayNode(NoHub(), server, desk, permits=permits).run(stop), _report(lambda: table.counts.drawn)
+    )
     table.close()
 
 

@@ -30,11 +30,10 @@ from parl_mq.services.gate import NOBODY, Gate
 from parl_mq.services.hub_state import HubState, Outgoing
 from parl_mq.services.joining import CONTROL_MESSAGE_BYTES
 from parl_mq.services.keyring import Keyring
-from parl_mq.services.network import network_of
-from parl_mq.services.permits import Permits
 from parl_mq.services.metrics_page import serving_metrics
 from parl_mq.services.network import network_of
 from parl_mq.services.notify import Notifier
+from parl_mq.services.permits import Permits
 from parl_mq.services.process_figures import process_figures
 from parl_mq.services.recording import Record
 from parl_mq.services.run_directory import RunDirectory

@@ -137,11 +137,6 @@ class HubState:
         if was_here and before.stop is not None:
             self._end_again(before.stop, now)
 
-    @property
-    def run_id(self) -> str:
-        """Of the run."""
-        return self._run_id
-
     # Messages of the nodes
 
     def handle(self, peer: PeerId, message: Message, now: float) -> list[Outgoing]:

@@ -48,6 +48,8 @@ async def joined(
         data_endpoint: of a node that others attach to.
         work: its work thread, in which it may hang.
         is_ready: once it has joined; a node that has more to do first tells the service manager itself.
+        public: the socket that others attach to, as other machines see it.
+        on_keys: called with the keys that the node is to let in.
 
     Raises:
         Refused: the hub refused this node.

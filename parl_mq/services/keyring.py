@@ -24,6 +24,8 @@ from parl_mq.wire.messages import Name
 SERVER: Final = "server.json"
 ALLOWED: Final = "allowed.json"
 LOCK: Final = "lock"
+CREDENTIALS: Final = "CREDENTIALS_DIRECTORY"
+"""Variable in which systemd names the folder of a service's credentials."""
 MAX_GRANTS: Final = 10_000
 HOST: Final = "host"
 """Name of the server's own key: with it the run's status is asked on this machine."""
@@ -227,11 +229,15 @@ def write_private(path: Path, values: Mapping[str, Any]) -> None:
 def check_private(path: Path) -> None:
     """Checks that a file is this user's, and that nobody else can read or change it.
 
+    A credential of systemd need not be: it lies in a folder that the service manager guards.
+
     Raises:
         ConfigError: somebody can.
         OSError: it is not there.
     """
     status = path.stat()
+    if (credentials := os.environ.get(CREDENTIALS)) and path.resolve().parent == Path(credentials).resolve():
+        return
     if status.st_uid != os.geteuid():
         raise ConfigError(f"{path} belongs to another user; keys must be one's own")
     if stat.S_IMODE(status.st_mode) & 0o077:

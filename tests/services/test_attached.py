@@ -110,8 +110,8 @@ async def test_each_node_is_told_of_the_replay_nodes_where_it_can_reach_them(sce
     ):
         offer_spec(far, SPEC)
         replay.deliver(TableOpened(table="main", num_bytes=1, num_rows=1))
-        assert await soon(far.replay_endpoints()) == [public.endpoint]
-        assert await soon(near.replay_endpoints()) == ["ipc:///tmp/replay"]
+        assert await soon(far.replay_endpoints(1)) == [public.endpoint]
+        assert await soon(near.replay_endpoints(1)) == ["ipc:///tmp/replay"]
         assert far.run_state.server_keys == {public.endpoint: public.key}
         assert near.run_state.server_keys == {}
 

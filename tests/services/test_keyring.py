@@ -64,6 +64,12 @@ def test_keys_that_others_can_read_are_refused_with_the_cure(keyring):
         Keyring(keyring.folder)
 
 
+def test_a_credential_of_the_service_manager_is_taken_as_it_lies(keyring, monkeypatch):
+    (keyring.folder / SERVER).chmod(0o440)
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(keyring.folder))
+    assert Keyring(keyring.folder).pair == keyring.pair
+
+
 def test_a_damaged_file_is_named_and_its_secrets_are_not_told(keyring):
     secret = keyring.pair.secret
     (keyring.folder / SERVER).write_text(json.dumps({"public": "short", "secret": secret}))
