@@ -198,20 +198,28 @@ def _keyring(
     It does where others can reach it, where it has a socket for them beside its private one, and where there are keys.
 
     Raises:
-        ConfigError: there can be no keys, or there is no address that others could use.
+        UsageError: there is no place for keys, or no address that others could use.
+        ConfigError: there can be no keys at their place.
     """
-    from parl_mq.errors import ConfigError
+    from parl_mq.errors import UsageError
     from parl_mq.net.endpoints import is_private, is_wildcard
     from parl_mq.services.attachment import KEYS
     from parl_mq.services.keyring import Keyring
 
     endpoint = bind[-1]
     if endpoint.startswith("tcp://") and is_wildcard(endpoint) and advertise is None:
-        raise ConfigError(f"--bind {endpoint} names no address that others could use; say it with --advertise HOST")
+        raise UsageError(f"--bind {endpoint} names no address that others could use; say it with --advertise HOST")
     place = folder or (None if run_dir is None else run_dir / KEYS)
-    if is_insecure or endpoint.startswith("ipc://") or place is None:
-        return None  # where others could connect without keys, the network refuses to bind
+    if is_insecure or endpoint.startswith("ipc://"):
+        return None
     is_for_others = len(bind) > 1 or not is_private(endpoint)
+    if place is None and is_for_others:
+        raise UsageError(
+            f"--bind: {endpoint!r} is for other machines, so it needs keys: those beside the hub, with --run-dir or "
+            "--set node.keys_directory=DIR, those of a file, with --join; or --insecure, for none"
+        )
+    if place is None:
+        return None
     return Keyring.open_or_make(place) if is_for_others or folder is not None or place.is_dir() else None
 
 

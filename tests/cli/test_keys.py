@@ -55,11 +55,11 @@ def test_a_join_token_is_one_file_and_the_command_for_it_is_told(parl_mq, tmp_pa
         (["train", "cartpole-dqn", "--bind", "ipc://x"], EXIT_USAGE, "tcp://HOST"),
         (
             ["hub", "--bind", "tcp://0.0.0.0:1", "--config", "cartpole-dqn", "--run-dir", "r"],
-            EXIT_CONFIG,
+            EXIT_USAGE,
             "--advertise",
         ),
         (["hub", "--bind", "tcp://h:1", "--bind", "tcp://h:2", "--config", "x", "--run-dir", "r"], EXIT_USAGE, "twice"),
-        (["replay", "--hub", "ipc://x", "--bind", "tcp://192.0.2.1:5"], EXIT_CONFIG, "without keys anyone there"),
+        (["replay", "--hub", "ipc://x", "--bind", "tcp://192.0.2.1:5"], EXIT_USAGE, "needs keys"),
         (["doctor", "--hub", "tcp://h:1", "--join", "x"], EXIT_USAGE, "--hub ENDPOINT or --join FILE"),
         (["doctor", "--hub", "h"], EXIT_USAGE, "--hub: endpoint 'h'"),
     ],

@@ -48,6 +48,7 @@ class FakeRun:
         self.run_dir: Path | None = None
         self.resumes = False
         self.refuses_at_once = False
+        self.place: tuple[str | None, str | None] = (None, None)
 
     def train(
         self,
@@ -58,8 +59,11 @@ class FakeRun:
         on_progress: Callable[[RunProgress], None],
         on_event: Callable[[str], None],
         started_at: float,
+        bind: str | None,
+        advertise: str | None,
     ) -> FakeResult:
         assert started_at <= time.monotonic()
+        self.place = (bind, advertise)
         self.config, self.run_dir, self.resumes = config, run_dir, resume
         if self.error is not None and self.refuses_at_once:
             raise self.error
@@ -237,6 +241,11 @@ def test_a_target_that_an_earlier_start_reached_is_not_shown_as_new(
     run = _run_to_resume(tmp_path, RunMemory(time_to_target_s=7.5))
     _main(monkeypatch, "train", "cartpole-dqn", "--run-dir", str(run), "--resume")
     assert "had reached 475 after 7.5 s, in an earlier start" in capsys.readouterr().err
+
+
+def test_a_place_for_other_machines_is_handed_on(monkeypatch: pytest.MonkeyPatch, fake_run: FakeRun) -> None:
+    assert _main(monkeypatch, "train", "cartpole-dqn", "--bind", "tcp://0.0.0.0", "--advertise", "box") == 0
+    assert fake_run.place == ("tcp://0.0.0.0", "box")
 
 
 def test_options_that_are_not_given_change_nothing(fake_run: FakeRun, monkeypatch: pytest.MonkeyPatch) -> None:

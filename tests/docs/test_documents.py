@@ -20,7 +20,7 @@ from parl_mq.config.schema import run_schema
 
 ROOT: Final = Path(__file__).parents[2]
 EXAMPLES: Final = ROOT / "docs" / "examples"
-DOCUMENTS: Final = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS: Final = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 ELSEWHERE: Final = ("train", "test", "ci: install", "user services")
 """Markers of blocks that install, which `.ci/run` does, or need a service manager (tests/process/test_services.py)."""

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import socket
+import tempfile
 
 import pytest
 import zmq
@@ -151,8 +152,12 @@ async def test_a_plain_server_is_a_refusal_to_a_client_with_keys(door):
 # One channel at two addresses
 
 
-async def test_a_private_address_of_the_same_channel_asks_for_no_key(door, tmp_path_factory):
-    private = f"ipc:///tmp/pmq-{os.getpid()}-{id(door)}"
+async def test_a_private_address_of_the_same_channel_asks_for_no_key(door):
+    with tempfile.TemporaryDirectory(prefix="pmq-", dir="/tmp") as folder:
+        await _joined_both_ways(door, f"ipc://{folder}/socket")
+
+
+async def _joined_both_ways(door, private):
     server = door.network.bind(private, also=[TCP])
     assert server.endpoint == private
     local = Network()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 import time
 from contextlib import asynccontextmanager
 
@@ -29,7 +30,7 @@ from tests.services.builders import SPEC, small_config, soon, until
 class Scene:
     """A hub that lets other machines in, at work."""
 
-    def __init__(self, tmp_path):
+    def __init__(self, tmp_path, sockets):
         self.folder = tmp_path
         self.keyring = Keyring.open_or_make(tmp_path / "keys")
         guard = Guard(self.keyring.pair, self.keyring.admit)
@@ -38,7 +39,7 @@ class Scene:
         options = HubOptions(
             small_config(), self.directory.path, time.monotonic(), public="tcp://127.0.0.1:0", keyring=self.keyring
         )
-        self.private = f"ipc:///tmp/pmq-{id(self)}-{time.time_ns()}"
+        self.private = f"ipc://{sockets}/hub"
         self.hub = Hub(self.network, self.private, options, StopSignal())
         self.attachment = Attachment.read(self.directory.path)
 
@@ -61,12 +62,13 @@ class Scene:
 
 @pytest.fixture
 async def scene(tmp_path):
-    made = Scene(tmp_path)
-    serving = asyncio.create_task(made.hub.run())
-    yield made
-    serving.cancel()
-    await asyncio.gather(serving, return_exceptions=True)
-    made.network.close(linger_s=0)
+    with tempfile.TemporaryDirectory(prefix="pmq-", dir="/tmp") as sockets:  # paths shorter than pytest's
+        made = Scene(tmp_path, sockets)
+        serving = asyncio.create_task(made.hub.run())
+        yield made
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+        made.network.close(linger_s=0)
 
 
 @asynccontextmanager
