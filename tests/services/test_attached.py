@@ -142,7 +142,7 @@ async def test_a_node_whose_key_is_revoked_ends_and_its_rows_are_not_waited_for(
     with pytest.raises(BaseExceptionGroup) as raised:
         await soon(staying)
     assert exit_code_of(first_cause(raised.value)) == EXIT_NOT_ALLOWED
-    assert scene.hub._state._roster.living() == []
+    await until(lambda: scene.hub._state._roster.living() == [])
 
 
 async def test_a_key_that_was_never_allowed_is_refused_at_both_ends(scene, caplog):
