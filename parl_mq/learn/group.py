@@ -2,12 +2,15 @@
 
 A group is made once and ends when it breaks: any learner that goes ends it for all. Those that are left wait in an
 operation for one that hangs as they wait for one that has no batch yet, so no time limit can tell the two apart: who
-knows that a learner hangs calls `abort`, from any thread.
+knows that a learner hangs calls `abort`, from any thread. Nor does gloo always notice a connection that breaks while an
+operation begins: of 150 groups that were aborted at random moments in a loop of sums, 39 had a learner that waited for
+ever. Such an operation is left to itself when the group is aborted.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import re
 import socket
@@ -25,6 +28,8 @@ from parl_mq.errors import GroupBroken
 CONNECT_S: Final = 15.0
 """In which all learners of a group must have met."""
 NO_LIMIT: Final = timedelta(days=365)
+LOOK_AGAIN: Final = timedelta(seconds=0.25)
+"""So long an operation is waited for until it is seen whether the group was aborted."""
 
 C10D: Final[Any] = torch.distributed
 """Its stubs lack half of the names that are used here."""
@@ -109,7 +114,7 @@ class LearnerGroup:
         self.place = place
         self._waited_s = 0.0
         self._clock = clock
-        self._is_aborted = False
+        self._is_aborted = self._is_stuck = False
         self._sockets: list[socket.socket] = []
         self._processes: _Processes | None = None
         if place.size > 1 and place.store is not None:
@@ -131,7 +136,7 @@ class LearnerGroup:
         if self._processes is None:
             return
         with self._breaking("stopped in the midst of an update"):
-            self._processes.allreduce([vector]).wait()
+            self._wait_for(self._processes.allreduce([vector]))
 
     def broadcast(self, payload: bytes) -> bytes:
         """The bytes of the learner at `place.source`; the others' own are left out of account.
@@ -167,6 +172,8 @@ class LearnerGroup:
     def close(self) -> None:
         """Lets go of the others; an operation must not be under way."""
         self.abort()
+        if self._is_stuck:  # its end would be waited for in torch: it is never freed
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._processes))
         self._processes = None
         while self._sockets:
             self._sockets.pop().close()
@@ -181,6 +188,23 @@ class LearnerGroup:
         self._sockets = [each for each in self._sockets if _is_connection(each)]
         return processes
 
+    def _wait_for(self, operation: Any) -> None:
+        """Until it has ended, or the group was aborted and it does not end by that."""
+        if self.place.backend == "nccl":
+            operation.wait()  # on the device: the host goes on
+            return
+        while True:
+            was_aborted = self._is_aborted
+            try:
+                operation.wait(LOOK_AGAIN)
+                return
+            except RuntimeError:
+                if operation.is_completed():
+                    raise
+                if was_aborted:
+                    self._is_stuck = True
+                    raise
+
     def _send_from_source(self, tensor: torch.Tensor) -> None:
         """In the place of each one's; through the memory of the device that the backend needs."""
         if self._processes is None:
@@ -188,7 +212,7 @@ class LearnerGroup:
         carried = tensor.cuda() if self.place.backend == "nccl" else tensor
         options = C10D.BroadcastOptions()
         options.rootRank = self.place.source
-        self._processes.broadcast([carried], options).wait()
+        self._wait_for(self._processes.broadcast([carried], options))
         tensor.copy_(carried)
 
     @contextlib.contextmanager

@@ -410,6 +410,7 @@ class LearnerNode:
         samples.send_last_priorities()
         if not self._is_first:
             return
+        self._link.status.counters["updates_total"] = self._learner.num_updates
         last = await self._work(self._learner.publish)
         await self._save_checkpoint()
         with contextlib.suppress(TimeoutError):

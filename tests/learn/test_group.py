@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 
 import pytest
 import torch
@@ -96,6 +99,37 @@ def test_a_new_group_of_the_same_learners_works_after_one_was_aborted(point: Mee
             together([lambda g=g, v=v: g.sum(v) for g, v in zip(groups, vectors, strict=True)])
             assert vectors[0].tolist() == [2, 2]
             groups[0].abort()
+
+
+def test_sums_end_at_whatever_moment_the_group_is_aborted(point: MeetingPoint) -> None:
+    """An operation that begins while its connection breaks may never end by itself."""
+    chance = random.Random(1)
+    for _ in range(12):
+        with _group(point) as groups, ThreadPoolExecutor(2) as threads:
+            summing = [threads.submit(_sum_for_ever, group) for group in groups]
+            time.sleep(chance.uniform(0.0, 0.02))  # the moment
+            for group in groups:
+                group.abort()
+            for each in summing:
+                assert isinstance(each.exception(PATIENCE_S), GroupBroken)
+
+
+def _sum_for_ever(group: LearnerGroup) -> None:
+    while True:
+        group.sum(torch.ones(5_000))
+
+
+def test_an_operation_that_does_not_end_is_left_to_itself(point: MeetingPoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LOOK_AGAIN", timedelta(milliseconds=10))
+    with _group(point) as groups, ThreadPoolExecutor(1) as threads:
+        sockets, groups[0]._sockets = groups[0]._sockets, []
+        waiting = threads.submit(groups[0].sum, torch.ones(10))
+        assert not waiting.done()
+        groups[0].abort()
+        with pytest.raises(GroupBroken, match="learner-1 stopped"):
+            waiting.result(PATIENCE_S)
+        groups[0].close()
+        groups[0]._sockets = sockets
 
 
 def test_one_who_does_not_come_breaks_the_group_by_its_name(

@@ -70,3 +70,4 @@ def test_two_learners_train_and_go_on_when_one_is_killed_and_when_one_hangs(tmp_
     assert summary["rows"]["lost"] == 0
     assert summary["restarts"].keys() == {"learner-0", "learner-1"}
     assert summary["lost_updates"] == 0  # those that were left had all of them
+    assert (tmp_path / "run" / "checkpoints" / f"updates-{summary['updates']:012d}").is_dir()  # rank 0 came to its end
