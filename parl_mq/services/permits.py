@@ -22,6 +22,7 @@ from parl_mq.wire.messages import (
     Hello,
     InsertFragments,
     KeysAllowed,
+    LearnerReady,
     Message,
     Pong,
     ProbeRequest,
@@ -47,7 +48,17 @@ MAY_SEND: Final[Mapping[KeyRole, frozenset[type[Message]]]] = {
     "actor": _EVERY_NODE.union((SpecOffer, EpisodesFinished, WeightsWanted, ChunkWanted, Attach, InsertFragments)),
     "evaluator": _EVERY_NODE.union((SpecOffer, EvaluationFinished, WeightsWanted, ChunkWanted)),
     "learner": _EVERY_NODE.union(
-        (WeightsAnnounced, WeightsChunk, VersionGone, WeightsWanted, Attach, SampleRequest, UpdatePriorities, RunCounts)
+        (
+            LearnerReady,
+            WeightsAnnounced,
+            WeightsChunk,
+            VersionGone,
+            WeightsWanted,
+            Attach,
+            SampleRequest,
+            UpdatePriorities,
+            RunCounts,
+        )
     ),
     "replay": _EVERY_NODE.union((TableOpened, TableRefused, SenderAccounts)),
     "host": _ASKING,
