@@ -109,8 +109,8 @@ METRICS: Final = (
         ("credit_rows", "rows", "live rows that the actor may send now"),
         ("unacknowledged_rows", "rows", "live rows sent and not acknowledged yet"),
         ("policy_lag", "updates", "updates between the newest weights and those that act; of a run, the mean"),
-        ("weights_generation", "1", "generation of the weights that act: the learner's starts so far"),
-        ("weights_version", "1", "counter of the weights in use, within the learner's generation"),
+        ("weights_generation", "1", "generation of the weights that act: groups of learners so far"),
+        ("weights_version", "1", "counter of the weights in use, within their generation"),
         ("weights_updates", "updates", "updates in the weights that act"),
     ),
     *_counters(
