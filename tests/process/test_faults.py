@@ -62,7 +62,7 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_is_taken(tmp_pa
     for options in (["--max-steps", "3000"], ["--resume", "--max-steps", "6000"]):
         with running(tmp_path / "run", *options) as run:
             assert run.finish()[0] == 0
-    older, newest = sorted((tmp_path / "run" / "checkpoints").glob("updates-*"))
+    *_, older, newest = sorted((tmp_path / "run" / "checkpoints").glob("updates-*"))
     weights = newest / "weights.safetensors"
     weights.write_bytes(weights.read_bytes()[:100])
     with running(tmp_path / "run", "--resume", "--max-steps", "9000") as run:
