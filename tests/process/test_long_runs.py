@@ -94,6 +94,8 @@ def test_a_run_goes_on_while_its_directory_cannot_be_written_and_catches_up_afte
         run.until(lambda: _page(run)["parl_mq_updates"] > before["parl_mq_updates"] or None)
         mend()
         run.until(lambda: _page(run)["parl_mq_unwritten_rows"] == 0 or None)
+        known = len(run.metrics())
+        run.until(lambda: len(run.metrics()) > known + 6 or None)  # by then the command has heard of it too
         behind = [row for row in run.metrics() if row.get("unwritten_rows", 0) > 0]
         assert behind, "what was measured meanwhile has been written afterwards"
         run.process.send_signal(signal.SIGTERM)
