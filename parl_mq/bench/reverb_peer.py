@@ -6,7 +6,7 @@ import importlib
 import multiprocessing
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from multiprocessing.connection import Connection
 from typing import Any, Final
@@ -70,7 +70,7 @@ def measure_reverb(
     scene = Scene(workload, batch_size, prefetch, ratio, seconds)
     with ExitStack() as held:
         server = held.enter_context(_process(_serve, scene))
-        scene = Scene(workload, batch_size, prefetch, ratio, seconds, port=_heard(server))
+        scene = replace(scene, port=_heard(server))
         writer = held.enter_context(_process(_insert, scene))
         _heard(writer)  # the table is full
         drawing = [held.enter_context(_process(_sample, scene)) for _ in range(learners)]

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from parl_mq.bench.peers import Peer
 from parl_mq.bench.replay_users import ALPHA, EPS, FILL_STEPS, FRAGMENT_LENGTH, fragments_of, spec_of_workload
-from parl_mq.bench.reverb_peer import measure_reverb
+from parl_mq.bench.reverb_peer import BAND_ROWS, measure_reverb
 from parl_mq.bench.service_node import TICK_S
 from parl_mq.bench.ticks import Ticks, ticks_of
 from parl_mq.bench.workloads import Workload
@@ -26,8 +26,6 @@ MeasurePeer = Callable[..., tuple[list[Ticks], list[Ticks]]]
 
 INSERTS_AHEAD: Final = 4
 """Inserts that are under way; more of them only wait."""
-BAND_ROWS: Final = 16_384
-"""Rows drawn that inserts may be ahead of, where a ratio is held."""
 
 
 class RayTable:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -182,9 +183,7 @@ class SampleClient:
 
     def _send(self, message: SampleRequest | UpdatePriorities) -> bool:
         """Sends a message with all priorities that wait, or keeps them."""
-        names = ("keys", "magnitudes") if self._updates else ()
-        updates = {name: np.concatenate([update[name] for update in self._updates]) for name in names}
-        if not self._channel.try_send(encode(message, updates)):
+        if not self._channel.try_send(encode(message, joined_updates(self._updates))):
             return False
         self._updates.clear()
         if isinstance(message, SampleRequest):
@@ -285,6 +284,12 @@ class SampleClient:
             probabilities[torn] = 0.0
         columns_and_keys = {**columns, KEYS: arrays[KEYS], PROBABILITIES: probabilities}
         return Batch(reply, columns_and_keys, self._ring_id, num_torn=len(torn), own=columns)
+
+
+def joined_updates(updates: Sequence[Arrays]) -> Arrays:
+    """Priorities of several batches as one message has them; none where there are none."""
+    names = ("keys", "magnitudes") if updates else ()
+    return {name: np.concatenate([update[name] for update in updates]) for name in names}
 
 
 def _parts(arrays: Arrays, size: int) -> list[Arrays]:

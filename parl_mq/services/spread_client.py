@@ -23,7 +23,7 @@ from parl_mq.services.replay_desk import COUNTS_EVERY_S, REPLY_BYTES
 from parl_mq.services.replay_link import ReplayLink
 from parl_mq.services.row_map import RowMap
 from parl_mq.services.run_draws import JointDraw, Part, RunDraws
-from parl_mq.services.sample_client import Batch, Origin
+from parl_mq.services.sample_client import Batch, Origin, joined_updates
 from parl_mq.services.tables import limiter, table_settings
 from parl_mq.spec import TableSpec
 from parl_mq.wire.codec import encode
@@ -65,11 +65,10 @@ class _Outlet:
 
     def send(self, message: SampleRequest | UpdatePriorities | RunCounts, updates: bool = True) -> bool:
         """Sends a message, with all priorities that wait, or keeps these."""
-        names = ("keys", "magnitudes") if updates and self.updates else ()
-        arrays = {name: np.concatenate([update[name] for update in self.updates]) for name in names}
+        arrays = joined_updates(self.updates if updates else ())
         if not self.link.channel.try_send(encode(message, arrays)):
             return False
-        if names:
+        if arrays:
             self.updates.clear()
             self.num_seen_updates = 0
         return True
