@@ -1,41 +1,23 @@
-"""The process from which `train` forks learners, actors and evaluators: `python -m parl_mq.nodes.zygote FD`."""
+"""A process from which `train` forks nodes: `python -m parl_mq.nodes.zygote KIND FD`."""
 
 from __future__ import annotations
 
-import os
-import random
+import gc
 import sys
-from pathlib import Path
-from typing import Any
 
-import numpy as np
-import torch
-from parl_mq.nodes import actor, evaluator, learner
-
-from parl_mq.config.models import NodeConfig
-from parl_mq.services.runtime import NodeOptions
 from parl_mq.services.zygote import serve
 
 
-def run_node(request: dict[str, Any]) -> int:
-    """Runs the requested node in this process, which was forked for it; returns the exit code."""
-    random.seed()
-    np.random.seed()
-    torch.seed()
-    options = NodeOptions(
-        name=request["name"],
-        hub=request["hub"],
-        node=NodeConfig.model_validate(request["node"]),
-        lifeline_fd=request["lifeline_fd"],
-    )
-    exit_code: int
-    if request["role"] == "learner":
-        exit_code = learner.main(options, Path(request["run_directory"]))
+def main(kind: str, control_fd: int) -> None:
+    """Imports what nodes need, then forks what is asked for until the supervisor is gone."""
+    gc.disable()  # what is imported stays; to look for garbage in it takes a quarter of the time
+    if kind == "torch":
+        from parl_mq.nodes.with_torch import run_node
     else:
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # CUDA is asked for the first time after the fork, if ever
-        exit_code = {"actor": actor, "evaluator": evaluator}[request["role"]].main(options)
-    return exit_code
+        from parl_mq.nodes.without_torch import run_node
+    gc.enable()
+    serve(control_fd, run_node)
 
 
 if __name__ == "__main__":
-    serve(int(sys.argv[1]), run_node)
+    main(sys.argv[1], int(sys.argv[2]))

@@ -27,6 +27,7 @@ from parl_mq.errors import (
     UsageError,
 )
 from parl_mq.services.attachment import PublicPlace
+from parl_mq.services.early_start import EarlyStart
 from parl_mq.services.preflight import check_run
 from parl_mq.services.rings import check_rings, rings_of_run, sweep
 from parl_mq.services.run_directory import RunDirectory
@@ -83,6 +84,7 @@ def train(
     started_at: float | None = None,
     bind: str | None = None,
     advertise: str | None = None,
+    early: EarlyStart | None = None,
 ) -> Result:
     """Trains with every node on this machine, and returns when all of them have ended.
 
@@ -101,6 +103,7 @@ def train(
         bind: `tcp://HOST` or `tcp://HOST:PORT` where actors on other machines may join with a join file, which is made
             in the run directory and told to `on_event`; None: nowhere.
         advertise: host by which they reach this one; None: that of `bind`.
+        early: what the run needs whatever its settings are, where the caller has started it before it knew them.
 
     Raises:
         ConfigError: the settings are impossible, the algorithm cannot learn in the environment, the device is not
@@ -112,44 +115,46 @@ def train(
         NodeFailed: a node could not be kept running; the others were stopped.
         KeyboardInterrupt: Ctrl-C came a second time; everything was ended at once.
     """
-    started_at = time.monotonic() if started_at is None else started_at
-    public = None if bind is None else PublicPlace.of(bind, advertise)
-    settings = config if isinstance(config, RunConfig) else load_config(config)
-    spec = check_run(settings, reused_bytes=_bytes_of_rings(settings, run_dir) if resume else 0)
-    stop, kill = StopSignal(), StopSignal()
-    with runtime_folder(settings.node) as runtime:
-        directory = _open(settings, run_dir) if resume else _create(settings, run_dir)
-        with directory.held():
-            for line in sweep(settings.node, but=directory.read_memory().run_id):
-                (on_event or log.warning)(line)
-            if resume:
-                check_rings(settings, directory.read_memory().run_id)
-                directory.write_config(settings)
-                directory.forget_summary()
+    with early or EarlyStart() as early:
+        started_at = time.monotonic() if started_at is None else started_at
+        public = None if bind is None else PublicPlace.of(bind, advertise)
+        settings = config if isinstance(config, RunConfig) else load_config(config)
+        spec = check_run(settings, reused_bytes=_bytes_of_rings(settings, run_dir) if resume else 0)
+        stop, kill = StopSignal(), StopSignal()
+        with runtime_folder(settings.node) as runtime:
+            directory = _open(settings, run_dir) if resume else _create(settings, run_dir)
+            with directory.held():
+                for line in sweep(settings.node, but=directory.read_memory().run_id):
+                    (on_event or log.warning)(line)
+                if resume:
+                    check_rings(settings, directory.read_memory().run_id)
+                    directory.write_config(settings)
+                    directory.forget_summary()
 
-            async def run() -> None:
-                _end_on_signals(stop, kill)
-                supervisor = Supervisor(
-                    settings,
-                    spec,
-                    directory,
-                    runtime=runtime,
-                    started_at=started_at,
-                    on_progress=_heard_by(on_progress, end_when, stop),
-                    on_event=on_event or log.warning,
-                    public=public,
-                )
-                await supervisor.run(stop, kill)
+                async def run() -> None:
+                    _end_on_signals(stop, kill)
+                    supervisor = Supervisor(
+                        settings,
+                        spec,
+                        directory,
+                        runtime=runtime,
+                        started_at=started_at,
+                        early=early,
+                        on_progress=_heard_by(on_progress, end_when, stop),
+                        on_event=on_event or log.warning,
+                        public=public,
+                    )
+                    await supervisor.run(stop, kill)
 
-            try:
-                with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                    runner.run(run())
-                if kill.is_set():
-                    raise KeyboardInterrupt(kill.reason)
-            finally:
-                if not kill.is_set():
-                    _draw(directory)
-    return _result(directory, was_interrupted=stop.reason == INTERRUPTED)
+                try:
+                    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                        runner.run(run())
+                    if kill.is_set():
+                        raise KeyboardInterrupt(kill.reason)
+                finally:
+                    if not kill.is_set():
+                        _draw(directory)
+        return _result(directory, was_interrupted=stop.reason == INTERRUPTED)
 
 
 def _draw(directory: RunDirectory) -> None:

@@ -28,12 +28,14 @@ GROUPS: Final = (
 EXCEPTIONS: Final = {
     ("config.models", "algorithms.registry"),  # loads the settings of the algorithm that a run names
     ("cli.nodes", "nodes"),  # starts them
+    ("nodes.without_torch", "cli"),  # runs a node's command line in a fork
+    ("nodes.without_torch", "cli.app"),
 }
 FACES: Final = {"", "__main__"}
 """The package itself, whose names load on first use, and `python -m`."""
 
 HOMES: Final = {
-    "torch": {"model", "algorithms", "learn", "services.evaluator", "services.learner", "nodes.zygote", "bench"},
+    "torch": {"model", "algorithms", "learn", "services.evaluator", "services.learner", "nodes.with_torch", "bench"},
     "zmq": {"net"},
     "msgpack": {"wire"},
     "gymnasium": {"rollout", "adapters", "bench", "spec"},

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
-from typing import NoReturn
+from collections.abc import Sequence
+from typing import Final, NoReturn
 
 from parl_mq.cli.streams import let_readers_leave, open_standard_streams
 from parl_mq.errors import EXIT_INTERNAL, ParlError, exit_code_of
+from parl_mq.services.early_start import EarlyStart
+
+RARELY: Final = 100_000
+"""New objects between two looks for garbage: most are of modules, and stay; by default the looks take a tenth of a
+start.
+"""
 
 
 def main() -> NoReturn:
     """Runs the command line and ends the process with a documented exit code."""
+    gc.set_threshold(RARELY)
     open_standard_streams()
     let_readers_leave()
+    early = EarlyStart() if _trains(sys.argv[1:]) else None  # torch is imported while this process gets ready
     from parl_mq.cli.app import app
 
     if (here := os.getcwd()) not in sys.path:
@@ -21,7 +31,7 @@ def main() -> NoReturn:
             here
         )  # `module:NAME` in settings may stand in the current folder; what is installed comes first
     try:
-        app(prog_name="parl-mq")
+        app(prog_name="parl-mq", obj=early)
     except ParlError as error:
         _tell(str(error))
         sys.exit(exit_code_of(error))
@@ -32,6 +42,10 @@ def main() -> NoReturn:
         _tell("this is a defect in parl_mq; please report it with the lines above")
         sys.exit(EXIT_INTERNAL)
     sys.exit()
+
+
+def _trains(words: Sequence[str]) -> bool:
+    return words[:1] == ["train"] and "--help" not in words
 
 
 def _tell(text: str) -> None:

@@ -45,7 +45,7 @@ class Watch:
         self._pulses = dict(progress.pulses)
 
     def note_fork(self, zygote_pid: int) -> None:
-        """The zygote has made a child."""
+        """A zygote has made a child."""
         self._have_forked.add(zygote_pid)
 
     def note_killed(self, name: str, now: float) -> None:
@@ -58,7 +58,7 @@ class Watch:
 
     def has_progress(self, child: Child) -> bool:
         """Whether a process has got something done since its start."""
-        if child.name == "zygote":
+        if child.is_zygote:
             return child.process.pid in self._have_forked
         if child.name == "hub":
             return self._progress_at > child.started_at
@@ -68,13 +68,13 @@ class Watch:
     def hung(self, living: Iterable[Child], now: float) -> list[tuple[Child, float]]:
         """Processes that have been silent for longer than the limit, and for how long.
 
-        The zygote beats for nobody: whoever waits for a fork notices. Of the others nothing is known while the hub is
+        A zygote beats for nobody: whoever waits for a fork notices. Of the others nothing is known while the hub is
         silent itself.
         """
         if self._looked_at and now - self._looked_at > OWN_ABSENCE_S:
             self._absent_until = now
         self._looked_at = now
-        silences = [(child, *self._silence(child, now)) for child in living if child.name != "zygote"]
+        silences = [(child, *self._silence(child, now)) for child in living if not child.is_zygote]
         return [(child, silent_s) for child, silent_s, limit_s in silences if silent_s > limit_s]
 
     def _silence(self, child: Child, now: float) -> tuple[float, float]:

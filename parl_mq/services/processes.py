@@ -1,19 +1,16 @@
-"""Processes of nodes as their supervisor sees them: started, signalled, and what they said before they ended."""
+"""Processes of nodes as their supervisor sees them: signalled, and what they said before they ended."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import re
 import signal
-import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from parl_mq.services.zygote import ForkedProcess, Zygote, module_path, open_log
+from parl_mq.services.zygote import ChildProcess, Zygote
 from parl_mq.wire.messages import Role
 
 LOG_TAIL_LINES: Final = 12
@@ -29,13 +26,13 @@ class Child:
     Attributes:
         started_at: monotonic time, s.
         log_start: bytes of the log that earlier processes wrote.
-        zygote: that it was forked by; None where it was started by exec.
+        zygote: that it was forked by; None for a zygote.
         hung_s: it was killed because it had given no sign of life for so long; None where it was not.
     """
 
     name: str
     role: Role
-    process: asyncio.subprocess.Process | ForkedProcess
+    process: ChildProcess
     log: Path
     started_at: float = 0.0
     log_start: int = 0
@@ -46,6 +43,11 @@ class Child:
     def is_alive(self) -> bool:
         """Whether it has not ended yet."""
         return self.process.returncode is None
+
+    @property
+    def is_zygote(self) -> bool:
+        """Whether it forks others."""
+        return self.role == "supervisor"
 
     @property
     def fell_with_zygote(self) -> bool:
@@ -92,37 +94,6 @@ class Child:
             return file.read().decode(errors="replace")
 
 
-async def start_node(role: Role, name: str, arguments: Sequence[str], *, log: Path, pass_fds: Sequence[int]) -> Child:
-    """Starts `parl-mq ROLE --name NAME ARGUMENTS` in a session of its own; what it writes is added to the log."""
-    log_start = size_of(log)
-    started_at = asyncio.get_running_loop().time()
-    with open_log(log) as stderr:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-P",
-            "-m",
-            "parl_mq",
-            role,
-            "--name",
-            name,
-            *arguments,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=stderr,
-            stderr=stderr,
-            pass_fds=tuple(pass_fds),
-            start_new_session=True,  # Ctrl-C reaches `train` alone, which stops the nodes in order
-            env=_child_environment(role),
-        )
-    return Child(name, role, process, log, started_at=started_at, log_start=log_start)
-
-
 def size_of(log: Path) -> int:
     """Bytes of a file; 0 where there is none."""
     return log.stat().st_size if log.exists() else 0
-
-
-def _child_environment(role: Role) -> dict[str, str]:
-    """One thread for each actor's and evaluator's numerics: many processes share the cores."""
-    single = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    hidden = {"CUDA_VISIBLE_DEVICES": ""} if role != "learner" else {}
-    return {**os.environ, **single, **hidden, "PYTHONPATH": module_path()}

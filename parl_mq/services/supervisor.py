@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -32,17 +31,18 @@ from parl_mq.net.endpoints import check_endpoint
 from parl_mq.net.zmq_channel import Network
 from parl_mq.replay.memory import mib
 from parl_mq.services.attachment import KEYS, PublicPlace, invite_guest
+from parl_mq.services.early_start import EarlyStart
 from parl_mq.services.health import START_S, Watch
 from parl_mq.services.hub_link import HubLink
 from parl_mq.services.log_files import keep_small
-from parl_mq.services.processes import Child, size_of, start_node
+from parl_mq.services.nursery import Nursery
+from parl_mq.services.processes import Child
 from parl_mq.services.restarts import FailureRecord
 from parl_mq.services.rings import rings_of_run
 from parl_mq.services.run_directory import RunDirectory
 from parl_mq.services.runtime import StopSignal, first_cause
 from parl_mq.services.socket_folders import own_folder
 from parl_mq.services.tables import remove_rings
-from parl_mq.services.zygote import ForkedProcess, Zygote
 from parl_mq.spec import TableSpec
 from parl_mq.wire.messages import Role, RunProgress, SpecOffer, StopRequest
 
@@ -50,17 +50,13 @@ HUB_ENDS_S: Final = 7.5
 """A hub that was asked to end the run has this long; Ctrl-C promises 10 s for everything."""
 TERMINATE_S: Final = 2.3
 """Nodes that outlive the hub are asked to end by a signal, and killed after this time."""
-ZYGOTE: Final = "zygote"
 HUB: Final = "hub"
-ZYGOTE_MODULE: Final = "parl_mq.nodes.zygote"
 MAX_REASON: Final = 1500
 NODE_FAILURES: Final = (EXIT_USAGE, EXIT_UNAVAILABLE, EXIT_INTERNAL, EXIT_TEMPORARY, EXIT_NOT_ALLOWED, EXIT_CONFIG)
 BEYOND_REPAIR: Final = (EXIT_USAGE, EXIT_NOT_ALLOWED, EXIT_CONFIG)
 """A process that ends with one of these would do so again."""
 PROGRESS_COMES_S: Final = 2.0
 """The hub tells of its progress four times a second."""
-MOST_DOUBLINGS: Final = 4
-"""Of the time that a fork may take."""
 LAST_WORDS_S: Final = 2.0
 """What a hub said before it ended is on its way for a moment."""
 HEALTH_EVERY_S: Final = 0.25
@@ -117,6 +113,7 @@ class Supervisor:
         *,
         runtime: Path,
         started_at: float,
+        early: EarlyStart,
         on_progress: ProgressSink,
         on_event: EventSink,
         public: PublicPlace | None = None,
@@ -129,6 +126,7 @@ class Supervisor:
             directory: of the run.
             runtime: folder for sockets.
             started_at: monotonic time at which the command started, s.
+            early: lifeline and zygotes of the run.
             on_progress: called a few times a second.
             on_event: called with a line for people when a node has failed.
             public: where other machines may join; None: nowhere.
@@ -138,6 +136,7 @@ class Supervisor:
         self._directory = directory
         self._runtime = runtime
         self._started_at = started_at
+        self._early = early
         self._on_progress = on_progress
         self._on_event = on_event
         self._public = public
@@ -145,10 +144,12 @@ class Supervisor:
         self._records: dict[str, FailureRecord] = {}
         learner_limit_s = config.learner.silence_limit_s if config.learner.num_learners > 1 else inf
         self._watch = Watch(config.node.busy_limit_s, learner_limit_s)
-        self._zygote: Zygote | None = None
-        self._zygote_is_there = asyncio.Event()
-        self._forking = asyncio.Lock()
-        self._vain_forks = 0
+        at_first_s = max(START_S, config.node.busy_limit_s)
+        self._torch, self._light = (
+            Nursery(kind, early, directory.logs, at_first_s=at_first_s, on_fork=self._watch.note_fork)
+            for kind in ("torch", "light")
+        )
+        self._nurseries = {nursery.name: nursery for nursery in (self._torch, self._light)}
         self._run_id: str | None = None
         self._failed: asyncio.Future[NodeFailed] = asyncio.get_running_loop().create_future()
         self._lost: asyncio.Queue[str] = asyncio.Queue()  # as many as there are nodes, at most
@@ -159,7 +160,6 @@ class Supervisor:
         self._is_over = False
         self._told_trouble: str | None = None
         self._told_losses: dict[str, float] = {}
-        self._lifeline, self._lifeline_writer = os.pipe()
 
     async def run(self, stop: StopSignal, kill: StopSignal) -> None:
         """Runs to the end; afterwards no process of the run is alive, and a ring is left only if it was cut off.
@@ -181,8 +181,6 @@ class Supervisor:
             raise first_cause(group) from group
         finally:
             network.close()
-            os.close(self._lifeline_writer)
-            os.close(self._lifeline)
             if self._run_id is not None:
                 self._leave_rings(self._run_id, was_killed=kill.is_set())
         if self._failed.done():
@@ -280,7 +278,7 @@ class Supervisor:
     async def _end_the_rest(self) -> None:
         """Whoever has not heard of the end from the hub gets a signal, and a while to follow it."""
         self._is_over = True
-        nodes = [child for child in self._children.values() if child.name != ZYGOTE]  # its end would kill its children
+        nodes = [child for child in self._children.values() if not child.is_zygote]  # whose end would kill its children
         for child in nodes:
             child.send_signal(signal.SIGTERM)
         with contextlib.suppress(TimeoutError):
@@ -294,8 +292,8 @@ class Supervisor:
             child.send_signal(signal.SIGKILL)
         for child in self._children.values():
             await child.process.wait()
-        if self._zygote is not None:
-            await self._zygote.close()
+        for nursery in self._nurseries.values():
+            await nursery.close()
 
     # Keeping nodes running
 
@@ -310,8 +308,8 @@ class Supervisor:
             if event is not None:
                 self._on_event(f"{event}; restarted ({record.num_failures})")
             await child.process.wait()
-            if name == ZYGOTE:
-                self._zygote_is_there.clear()
+            if child.is_zygote:
+                self._nurseries[name].note_end()
             if child.fell_with_zygote and not self._end_has_begun.is_set():
                 event = None  # the zygote's own failure; it says so
                 continue
@@ -319,7 +317,7 @@ class Supervisor:
                 return
             wait_s = self._note_failure(child, record)
             if wait_s is None:
-                if name == HUB:
+                if name in (HUB, self._light.name):  # without which there is no other hub
                     self._hub_has_ended.set()
                 return
             event = f"{name} {child.how_it_ended()}"
@@ -347,7 +345,8 @@ class Supervisor:
         had_progress = self._watch.has_progress(child)
         wait_s = record.note(asyncio.get_running_loop().time(), cause, had_progress=had_progress)
         is_last = wait_s is None or code in BEYOND_REPAIR
-        has_more_to_say = child.name == HUB or child.role == "replay"  # whose ring has part of the run's books
+        # The ring of a replay has part of the run's books; it and the hub are forked by the light zygote.
+        has_more_to_say = child.name in (HUB, self._light.name) or child.role == "replay"
         goes_on = not is_last and (has_more_to_say or not self._end_has_begun.is_set())
         row = {
             "time_s": round(time.monotonic() - self._started_at, 3),
@@ -381,9 +380,8 @@ class Supervisor:
                     child.hung_s = silent_s
                     child.send_signal(signal.SIGKILL)
                     self._watch.note_killed(child.name, now)
-                elif child.zygote is not None and self._watch.killed_for_s(child.name, now) > DIES_S:
-                    self._children[ZYGOTE].hung_s = silent_s
-                    self._children[ZYGOTE].send_signal(signal.SIGKILL)
+                elif self._watch.killed_for_s(child.name, now) > DIES_S:
+                    (self._light if child.role in ("hub", "replay") else self._torch).end_hung(silent_s)
 
     def _keep_logs_small(self) -> None:
         for child in self._children.values():
@@ -417,105 +415,53 @@ class Supervisor:
     def _launches(self) -> Iterator[tuple[str, Launch]]:
         """Name and start of each node, in the order in which they are to be started."""
         config = self._config
-        yield ZYGOTE, self._start_zygote  # first: it takes longest
-        yield HUB, lambda: self._start("hub", HUB, self._hub_arguments())
+        for nursery in self._nurseries.values():
+            yield nursery.name, nursery.start
+        yield HUB, self._fork_hub
         for index in range(config.replay.nodes):
-            yield f"replay-{index}", partial(self._start_replay, f"replay-{index}")
+            yield f"replay-{index}", partial(self._fork_replay, f"replay-{index}")
         for index in range(config.learner.num_learners):
             yield f"learner-{index}", partial(self._fork, "learner", f"learner-{index}")
         for index in range(config.actor.num_actors):
             yield f"actor-{index}", partial(self._fork, "actor", f"actor-{index}")
         yield "evaluator-0", partial(self._fork, "evaluator", "evaluator-0")
 
-    async def _start(self, role: Role, name: str, arguments: list[str]) -> Child:
-        log = self._directory.logs / f"{name}.log"
-        return await start_node(role, name, arguments, log=log, pass_fds=[self._lifeline])
+    async def _fork_hub(self) -> Child:
+        directory = ["--config", str(self._directory.config), "--run-dir", str(self._directory.path)]
+        started_at = ["--started-at", repr(self._started_at)]
+        public = [] if self._public is None else self._public.arguments(0)
+        arguments = ["--bind", self._hub_endpoint, *public, *directory, *started_at, *self._lifeline_option]
+        return await self._light.fork({"role": "hub", "name": HUB, "arguments": arguments})
 
-    async def _start_replay(self, name: str) -> Child:
+    async def _fork_replay(self, name: str) -> Child:
         index = int(name.rpartition("-")[2])
         public = [] if self._public is None else self._public.arguments(2 + index)
-        own = ["--bind", _endpoint(self._runtime, name), *public, "--run-dir", str(self._directory.path)]
-        return await self._start("replay", name, [*self._node_arguments(), *own])
-
-    async def _start_zygote(self) -> Child:
-        log = self._directory.logs / f"{ZYGOTE}.log"
-        log_start, started_at = size_of(log), asyncio.get_running_loop().time()
-        if self._zygote is not None:
-            await self._zygote.close()
-        self._zygote = await Zygote.start(ZYGOTE_MODULE, pass_fds=(self._lifeline,), log=log)
-        self._zygote_is_there.set()
-        return Child(ZYGOTE, "supervisor", self._zygote.process, log, started_at=started_at, log_start=log_start)
+        node = self._config.node.model_dump(mode="json", exclude_defaults=True)
+        settings = [part for key, value in node.items() for part in ("--set", f"node.{key}={value}")]
+        places = ["--hub", self._hub_endpoint, "--bind", _endpoint(self._runtime, name), *public]
+        arguments = [*places, "--run-dir", str(self._directory.path), *self._lifeline_option, *settings]
+        return await self._light.fork({"role": "replay", "name": name, "arguments": arguments})
 
     async def _fork(self, role: Role, name: str) -> Child:
-        """Starts a node that needs torch; waits until there is a zygote that can."""
-        request = {
-            "role": role,
-            "name": name,
-            "hub": self._hub_endpoint,
-            "node": self._config.node.model_dump(mode="json", exclude_defaults=True),
-            "lifeline_fd": self._lifeline,
-            "run_directory": str(self._directory.path),
-        }
-        log = self._directory.logs / f"{name}.log"
-        while True:
-            await self._zygote_is_there.wait()
-            zygote = self._zygote
-            if zygote is None:
-                raise RuntimeError("there is no zygote although it was said to be there")
-            log_start = size_of(log)
-            async with self._forking:
-                process = await self._fork_or_fell(zygote, request, log)
-            if process is not None:
-                self._watch.note_fork(zygote.process.pid)
-                started_at = asyncio.get_running_loop().time()
-                return Child(name, role, process, log, started_at=started_at, log_start=log_start, zygote=zygote)
-
-    async def _fork_or_fell(self, zygote: Zygote, request: dict[str, object], log: Path) -> ForkedProcess | None:
-        """A new child; None where the zygote has died, or hangs and is killed."""
-        limit_s = self._fork_limit_s
-        try:
-            async with asyncio.timeout(limit_s):
-                forked = await zygote.fork(request, log)
-            self._vain_forks = 0
-            return forked
-        except ConnectionError:
-            self._zygote_is_there.clear()
-        except TimeoutError:
-            self._zygote_is_there.clear()
-            self._vain_forks += 1
-            hanging = self._children[ZYGOTE]
-            hanging.hung_s = limit_s
-            hanging.send_signal(signal.SIGKILL)
-        return None
-
-    @property
-    def _fork_limit_s(self) -> float:
-        """The first fork of a zygote has to wait for torch.
-
-        Where that takes too long, killing it again and again would not make it faster: each time in a row it may take
-        twice as long.
-        """
-        at_first_s = max(START_S, self._config.node.busy_limit_s)
-        return float(at_first_s * 2 ** min(self._vain_forks, MOST_DOUBLINGS))
+        """A node that needs torch."""
+        return await self._torch.fork(
+            {
+                "role": role,
+                "name": name,
+                "hub": self._hub_endpoint,
+                "node": self._config.node.model_dump(mode="json", exclude_defaults=True),
+                "lifeline_fd": self._early.lifeline.fd,
+                "run_directory": str(self._directory.path),
+            }
+        )
 
     @property
     def _hub_endpoint(self) -> str:
         return _endpoint(self._runtime, "hub")
 
-    def _hub_arguments(self) -> list[str]:
-        directory = ["--config", str(self._directory.config), "--run-dir", str(self._directory.path)]
-        started_at = ["--started-at", repr(self._started_at)]
-        public = [] if self._public is None else self._public.arguments(0)
-        return ["--bind", self._hub_endpoint, *public, *directory, *started_at, *self._lifeline_option]
-
-    def _node_arguments(self) -> list[str]:
-        node = self._config.node.model_dump(mode="json", exclude_defaults=True)
-        settings = [part for key, value in node.items() for part in ("--set", f"node.{key}={value}")]
-        return ["--hub", self._hub_endpoint, *self._lifeline_option, *settings]
-
     @property
     def _lifeline_option(self) -> list[str]:
-        return ["--lifeline-fd", str(self._lifeline)]
+        return ["--lifeline-fd", str(self._early.lifeline.fd)]
 
 
 def _endpoint(folder: Path, name: str) -> str:

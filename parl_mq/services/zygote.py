@@ -1,7 +1,7 @@
-"""Forks the nodes that need torch from one small process that has imported it, so that it is imported once.
+"""Forks nodes from small processes that have imported what they need, so that it is imported once.
 
-The zygote is started by exec, so that the lifeline's write end exists in the supervisor alone. It has one thread and
-neither loop, zmq context nor CUDA. It dies with the supervisor, and its children with it.
+A zygote is started by exec (see early_start), so that the lifeline's write end exists in the supervisor alone. It has
+one thread and neither loop, zmq context nor CUDA. It dies with the supervisor, and its children with it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from parl_mq.errors import EXIT_INTERNAL
+from parl_mq.services.early_start import StartingZygote
 
 PR_SET_PDEATHSIG: Final = 1
 PR_SET_NAME: Final = 15
@@ -31,15 +32,6 @@ CHILDREN_END_S: Final = 4.5
 """Time that the children get to end by themselves after the supervisor has gone."""
 
 RunNode = Callable[[dict[str, Any]], int]
-
-
-def module_path() -> str:
-    """PYTHONPATH of a child started with -P, so that it imports the same modules as this process, in the same order."""
-    entries = [os.path.abspath(entry) for entry in sys.path if os.path.exists(entry or os.curdir)]
-    own = str(Path(__file__).parents[2])
-    # An editable install is found last: a folder that happens to be called parl_mq, such as the clone seen from the
-    # folder that it lies in, would be taken for the package before.
-    return os.pathsep.join(entries if own in entries else [own, *entries])
 
 
 def open_log(log: Path) -> BinaryIO:
@@ -52,8 +44,8 @@ def open_log(log: Path) -> BinaryIO:
 
 
 @dataclass(slots=True)
-class ForkedProcess:
-    """A child of the zygote, as the supervisor sees it; the same face as an asyncio process.
+class ChildProcess:
+    """The zygote or a child of it, as the supervisor sees it; the same face as an asyncio process.
 
     Attributes:
         returncode: None while it lives; negative: minus the signal's number.
@@ -74,7 +66,7 @@ class ForkedProcess:
             os.kill(self.pid, number)
 
     def note_end(self, returncode: int) -> None:
-        """The zygote says how it ended."""
+        """It is known how it ended."""
         self.returncode = returncode
         self._ended.set()
 
@@ -86,39 +78,28 @@ class Zygote:
         process: the zygote itself.
     """
 
-    def __init__(self, process: asyncio.subprocess.Process, control: socket.socket) -> None:
-        self.process = process
-        self._control = control
-        self._children: dict[int, ForkedProcess] = {}
+    def __init__(self, starting: StartingZygote, log: Path) -> None:
+        """Takes over a zygote, whose output goes to `log`; it is ready when it answers the first `fork`."""
+        self.process = ChildProcess(starting.process.pid)
+        self._starting = starting
+        self._log = log
+        self._children: dict[int, ChildProcess] = {}
         self._answers: asyncio.Queue[int] = asyncio.Queue()
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
 
     @classmethod
-    async def start(cls, module: str, *, pass_fds: Sequence[int], log: Path) -> Zygote:
-        """Starts `python -m module` with a control socket; it is ready when it answers the first `fork`."""
-        ours, theirs = socket.socketpair()
-        single = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-        with open_log(log) as stderr, theirs:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-P",
-                "-m",
-                module,
-                str(theirs.fileno()),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=stderr,
-                stderr=stderr,
-                pass_fds=(*pass_fds, theirs.fileno()),
-                start_new_session=True,
-                env={**os.environ, **single, "PYTHONPATH": module_path()},
-            )
-        zygote = cls(process, ours)
-        reader, zygote._writer = await asyncio.open_unix_connection(sock=ours)
+    async def take_over(cls, starting: StartingZygote, log: Path) -> Zygote:
+        """The zygote that has been started, with a log."""
+        zygote = cls(starting, log)
+        pidfd = os.pidfd_open(zygote.process.pid)
+        asyncio.get_running_loop().add_reader(pidfd, zygote._note_own_end, pidfd)
+        reader, zygote._writer = await asyncio.open_unix_connection(sock=starting.control)
+        zygote._writer.write(json.dumps({"log": str(log)}).encode() + b"\n")
         zygote._reading = asyncio.ensure_future(zygote._read(reader))
         return zygote
 
-    async def fork(self, request: dict[str, Any], log: Path) -> ForkedProcess:
+    async def fork(self, request: dict[str, Any], log: Path) -> ChildProcess:
         """A new child that runs the node that `request` describes.
 
         Raises:
@@ -156,11 +137,19 @@ class Zygote:
             if child.returncode is None:
                 child.note_end(-signal.SIGKILL)
 
+    def _note_own_end(self, pidfd: int) -> None:
+        asyncio.get_running_loop().remove_reader(pidfd)
+        os.close(pidfd)
+        if said := self._starting.words():
+            with open_log(self._log) as file:
+                file.write(said)
+        self.process.note_end(self._starting.process.wait())
+
     def _take(self, message: dict[str, Any]) -> None:
         if "status" in message:
             self._children[message["pid"]].note_end(os.waitstatus_to_exitcode(message["status"]))
         else:
-            self._children[message["pid"]] = ForkedProcess(message["pid"])
+            self._children[message["pid"]] = ChildProcess(message["pid"])
             self._answers.put_nowait(message["pid"])
 
 
@@ -189,8 +178,11 @@ def serve(control_fd: int, run_node: RunNode) -> None:
                 _wait_for_all(children)
                 return
             *lines, pending = (pending + received).split(b"\n")
-            for line in lines:
-                pid = _fork(control, children, json.loads(line), run_node)
+            for asked in map(json.loads, lines):
+                if "request" not in asked:
+                    _write_to(asked["log"])
+                    continue
+                pid = _fork(control, children, asked, run_node)
                 pidfd = os.pidfd_open(pid)
                 children[pidfd] = pid
                 poll.register(pidfd, select.POLLIN)
@@ -225,6 +217,10 @@ def _become_node(parent: int, name: str, log: str) -> None:
     libc.prctl(PR_SET_NAME, name.encode())
     if os.getppid() != parent:
         os._exit(EXIT_INTERNAL)  # the zygote died before the child could ask to die with it
+    _write_to(log)
+
+
+def _write_to(log: str) -> None:
     with open_log(Path(log)) as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)

@@ -27,6 +27,9 @@ SMALL = (
 """Settings under which a run trains within seconds of its start, and does not end by itself."""
 
 
+ROLES = {"zygote", "zygote-light", "hub", "replay-0", "learner-0", "actor-0", "evaluator-0"}
+
+
 class Run:
     """One `parl-mq train`.
 
@@ -54,14 +57,15 @@ class Run:
         self._seen: dict[str, psutil.Process] = {}
 
     def nodes(self) -> dict[str, psutil.Process]:
-        """The processes of the run by name, the zygote included."""
+        """The processes of the run by name, zygotes included."""
         for child in psutil.Process(self.process.pid).children(recursive=True):
             if (name := _node_name(child)) is not None:
                 self._seen[name] = child
         return self._seen
 
     def wait_until_training(self, timeout_s: float = 60.0) -> dict[str, psutil.Process]:
-        """Waits for the first updates, and returns the nodes."""
+        """Waits for every role and for the first updates, and returns the nodes."""
+        self.until(lambda: self.nodes().keys() >= ROLES or None, timeout_s)
         self.until(lambda: any(row.get("updates_total", 0) > 0 for row in self.metrics()) or None, timeout_s)
         return self.nodes()
 
@@ -155,10 +159,9 @@ def _node_name(process: psutil.Process) -> str | None:
         line, name = process.cmdline(), process.name()
     except psutil.Error:
         return None
-    if "--name" in line:
-        return line[line.index("--name") + 1]
-    if any("zygote" in part for part in line):
-        return name if name.startswith(("actor", "learner", "evaluator")) else "zygote"
+    if any(part.endswith("nodes.zygote") for part in line):
+        zygote = "zygote" if "torch" in line else "zygote-light"
+        return name if name.startswith(("hub", "replay", "actor", "learner", "evaluator")) else zygote
     return None
 
 

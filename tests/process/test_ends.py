@@ -18,11 +18,11 @@ SLACK = 3
 NODES = ("hub", "replay-0", "learner-0", "actor-0", "evaluator-0")
 
 
-@pytest.mark.parametrize("victim", [*NODES, "zygote"])
+@pytest.mark.parametrize("victim", [*NODES, "zygote", "zygote-light"])
 def test_without_restarts_a_killed_node_ends_the_run_within_ten_seconds_by_name(victim: str, tmp_path: Path) -> None:
     with running(tmp_path / "run", "--set", "node.max_restarts=0") as run:
         nodes = run.wait_until_training()
-        assert {*NODES, "zygote"} <= nodes.keys()
+        assert {*NODES, "zygote", "zygote-light"} <= nodes.keys()
         began = time.monotonic()
         nodes[victim].kill()
         code, _, stderr = run.finish()
@@ -90,10 +90,10 @@ def test_hub_and_replay_have_not_loaded_torch(tmp_path: Path) -> None:
             assert "libtorch" not in maps(nodes[name].pid)
 
 
-def test_the_zygote_has_one_thread(tmp_path: Path) -> None:
+def test_zygotes_have_one_thread(tmp_path: Path) -> None:
     with running(tmp_path / "run") as run:
         nodes = run.wait_until_training()
-        assert nodes["zygote"].num_threads() == 1
+        assert [nodes[name].num_threads() for name in ("zygote", "zygote-light")] == [1, 1]
 
 
 def test_max_steps_ends_the_run_with_code_0_and_a_final_evaluation(tmp_path: Path) -> None:

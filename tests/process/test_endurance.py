@@ -17,7 +17,7 @@ import pytest
 
 from tests.process.running import Run, running
 
-ROLES = ("hub", "replay-0", "learner-0", "actor-0", "evaluator-0", "zygote")
+ROLES = ("hub", "replay-0", "learner-0", "actor-0", "evaluator-0", "zygote", "zygote-light")
 
 
 def _figure(run: Run, name: str) -> float:

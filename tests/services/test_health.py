@@ -13,7 +13,8 @@ LIMIT_S = 10.0
 
 
 def child(name, *, pid=7, started_at=0.0):
-    return Child(name, "actor", SimpleNamespace(pid=pid, returncode=None), Path("log"), started_at=started_at)
+    role = "supervisor" if name == "zygote" else "actor"
+    return Child(name, role, SimpleNamespace(pid=pid, returncode=None), Path("log"), started_at=started_at)
 
 
 def news(silent_s=0.0, *, pid=7, progress=1):
