@@ -52,3 +52,10 @@ def test_every_exit_code_is_documented() -> None:
 def test_marked_commands_are_single_lines(marker: str) -> None:
     (command,) = re.findall(rf"^<!-- {marker} -->\n```bash\n(.*)\n```$", README, re.MULTILINE)
     assert command.startswith("python3 -m venv .venv && .venv/bin/pip install -e ")
+
+
+def test_the_guide_installs_as_the_readme_does() -> None:
+    (command,) = re.findall(r"^<!-- train -->\n```bash\n(.*)\n```$", README, re.MULTILINE)
+    guide = (Path(__file__).parents[1] / "docs" / "getting-started.md").read_text(encoding="utf-8")
+    (installs,) = re.findall(r"^<!-- install -->\n```bash\n(.*)\n```$", guide, re.MULTILINE)
+    assert installs == command.partition(" && .venv/bin/parl-mq ")[0] + " && . .venv/bin/activate"

@@ -23,13 +23,11 @@ def main() -> NoReturn:
     gc.set_threshold(RARELY)
     open_standard_streams()
     let_readers_leave()
+    if (here := os.getcwd()) not in sys.path:  # what `module:NAME` in settings says; what is installed comes first
+        sys.path.append(here)
     early = EarlyStart() if _trains(sys.argv[1:]) else None  # torch is imported while this process gets ready
     from parl_mq.cli.app import app
 
-    if (here := os.getcwd()) not in sys.path:
-        sys.path.append(
-            here
-        )  # `module:NAME` in settings may stand in the current folder; what is installed comes first
     try:
         app(prog_name="parl-mq", obj=early)
     except ParlError as error:

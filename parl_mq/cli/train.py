@@ -105,6 +105,8 @@ def train(
             )
         except ParlError as error:
             raise loaded.knowing("run_dir", options.origin_of_run_dir(context)).blamed(error) from error
+    if earlier is not None:
+        earlier.tell()  # a run may end before it shows a sign of life
     print_summary(result.summary, sys.stderr, reached_before=earlier is not None and earlier.has_reached)
     if as_json:
         print(json.dumps(result.summary, allow_nan=False))
@@ -166,17 +168,17 @@ def _flag_setting(flag: str, key: str, value: Any) -> Setting:
     return Setting(tuple(key.split(".")), value, Origin("flag", shown))
 
 
-@dataclass(frozen=True)
+@dataclass
 class _EarlierPart:
     """What a run that is resumed has behind it.
 
     Attributes:
         has_reached: its target.
-        words: for people, where it goes on.
+        words: for people, where it goes on; None once they have been told.
     """
 
     has_reached: bool
-    words: str
+    words: str | None
 
     @classmethod
     def of(cls, run_dir: Path, node: NodeConfig) -> _EarlierPart | None:
@@ -197,15 +199,19 @@ class _EarlierPart:
         )
         return cls(memory.time_to_target_s is not None, "\n".join([*damaged, goes_on]))
 
-    def told_before(self, view: Callable[[RunProgress], None]) -> Callable[[RunProgress], None]:
-        """Says so in front of the first sign of life: a run that is refused does not go on."""
+    def tell(self) -> None:
+        """Says once where the run goes on."""
         import sys
 
-        untold = [self.words]
+        words, self.words = self.words, None
+        if words is not None:
+            print(words, file=sys.stderr)
+
+    def told_before(self, view: Callable[[RunProgress], None]) -> Callable[[RunProgress], None]:
+        """Tells it in front of the first sign of life: a run that is refused does not go on."""
 
         def show(progress: RunProgress) -> None:
-            while untold:
-                print(untold.pop(), file=sys.stderr)
+            self.tell()
             view(progress)
 
         return show

@@ -299,10 +299,11 @@ class ReplayDesk:
 
     def _tell_counts(self, now: float) -> None:
         """Tells the learners how far this node is, if that has changed."""
+        self._next_counts_at = now + COUNTS_EVERY_S
         counts = self._counts_message()
         if counts == self._told_counts:
             return
-        self._told_counts, self._next_counts_at = counts, now + COUNTS_EVERY_S
+        self._told_counts = counts
         for peer, client in self._clients.items():
             if client.role == "learner":
                 self._reply(peer, counts)

@@ -25,6 +25,7 @@ from parl_mq.errors import (
     PeerTimeout,
 )
 from parl_mq.services.devices import Devices, TorchBuild
+from parl_mq.services.early_start import EarlyStart
 from parl_mq.services.run_directory import RunDirectory
 from parl_mq.services.run_memory import RunMemory
 from parl_mq.wire.messages import RunProgress
@@ -61,6 +62,7 @@ class FakeRun:
         started_at: float,
         bind: str | None,
         advertise: str | None,
+        early: EarlyStart,
     ) -> FakeResult:
         assert started_at <= time.monotonic()
         self.place = (bind, advertise)

@@ -22,7 +22,7 @@ ROOT: Final = Path(__file__).parents[2]
 EXAMPLES: Final = ROOT / "docs" / "examples"
 DOCUMENTS: Final = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
 
-ELSEWHERE: Final = ("train", "test", "ci: install", "user services")
+ELSEWHERE: Final = ("train", "test", "install", "user services")
 """Markers of blocks that install, which `.ci/run` does, or need a service manager (tests/process/test_services.py)."""
 
 SHORT: Final = {"PARL_MQ_STOP__MAX_STEPS": "4000", "PARL_MQ_STOP__MAX_SECONDS": "60"}

@@ -2,6 +2,8 @@
 
 import os
 import resource
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,14 +18,10 @@ from parl_mq.services.socket_folders import PREFIX, locked, own_folder
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> NodeConfig:
+def node(tmp_path: Path) -> Iterator[NodeConfig]:
     (tmp_path / "rings").mkdir()
-    return NodeConfig(ring_directory=tmp_path / "rings", runtime_directory=_short(tmp_path))
-
-
-def _short(tmp_path: Path) -> Path:
-    (tmp_path / "s").mkdir()
-    return tmp_path / "s"
+    with tempfile.TemporaryDirectory(prefix="pmq-", dir="/tmp") as short:  # socket paths have 107 bytes
+        yield NodeConfig(ring_directory=tmp_path / "rings", runtime_directory=Path(short))
 
 
 def _run(*overrides: str) -> RunConfig:

@@ -1,0 +1,73 @@
+"""What a run has before it is known which run it is, and the zygote that is taken from it."""
+
+import os
+
+import psutil
+import pytest
+
+from parl_mq.errors import EXIT_USAGE
+from parl_mq.services import early_start
+from parl_mq.services.early_start import EarlyStart
+from parl_mq.services.nursery import Nursery
+from parl_mq.services.zygote import Zygote
+
+
+def nursery(early, logs):
+    return Nursery("light", early, logs, at_first_s=60.0, on_fork=lambda pid: None)
+
+
+def replay_request(*arguments):
+    return {"role": "replay", "name": "replay-0", "arguments": list(arguments)}
+
+
+def test_what_nobody_has_taken_ends_with_it():
+    with EarlyStart() as early:
+        watching = os.dup(early.lifeline.fd)
+        [zygote] = psutil.Process().children()
+        assert zygote.is_running()
+    assert not zygote.is_running()
+    assert os.read(watching, 1) == b""
+    os.close(watching)
+    early.close()  # again: nothing
+
+
+async def test_a_zygote_that_fails_says_why_in_its_log(monkeypatch, tmp_path):
+    monkeypatch.setattr(early_start, "ZYGOTE_MODULE", "parl_mq.nothing")
+    log = tmp_path / "zygote.log"
+    with EarlyStart() as early:
+        zygote = await Zygote.take_over(early.take_zygote("torch"), log)
+        assert await zygote.process.wait() == 1
+        with pytest.raises(ConnectionError):
+            await zygote.fork({}, tmp_path / "actor-0.log")
+        await zygote.close()
+    assert "No module named parl_mq.nothing" in log.read_text()
+
+
+async def test_a_forked_node_says_what_it_has_to_say_in_its_own_log_and_ends_with_its_own_code(tmp_path):
+    with EarlyStart() as early:
+        nodes = nursery(early, tmp_path)
+        zygote = await nodes.start()
+        child = await nodes.fork(replay_request("--hub", "ipc:///tmp/nowhere"))
+        assert child.process.pid != zygote.process.pid
+        assert await child.process.wait() == EXIT_USAGE
+        assert "a replay node needs --bind" in child.last_words()
+        assert zygote.last_words().endswith("nothing was written")
+        zygote.send_signal(9)
+        await zygote.process.wait()
+        await nodes.close()
+
+
+async def test_a_node_waits_for_the_next_zygote_where_one_has_died(tmp_path):
+    with EarlyStart() as early:
+        nodes = nursery(early, tmp_path)
+        first = await nodes.start()
+        first.send_signal(9)
+        await first.process.wait()
+        nodes.note_end()
+        second = await nodes.start()
+        child = await nodes.fork(replay_request())
+        assert psutil.Process(child.process.pid).ppid() == second.process.pid
+        await child.process.wait()
+        second.send_signal(9)
+        await second.process.wait()
+        await nodes.close()
