@@ -13,6 +13,7 @@ from parl_mq.algorithms.base import CompilableTrainer, ParallelTrainer, Training
 from parl_mq.algorithms.registry import load_algorithm, settings_model
 from tests.algorithms.batches import CPU, box_batches, box_spec, discrete_batches, discrete_spec
 from tests.algorithms.groups import Member, group_of, together
+from tests.marks import slow
 
 CASES = {
     "dqn": ("dqn", {"max_grad_norm": 0.5, "target_update_interval": 3}),
@@ -158,7 +159,7 @@ def test_with_products_in_bfloat16_the_same_is_learned_but_for_their_rounding(ca
             torch.testing.assert_close(ours[name], theirs[name], rtol=0.05, atol=0.02, msg=name)
 
 
-@pytest.mark.parametrize("case", ["dqn", "sac", "sac-discrete", "td3"])
+@pytest.mark.parametrize("case", ["dqn", "td3", slow("sac"), slow("sac-discrete")])
 def test_compiled_programs_learn_the_same(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As traced for a compiler; what the compiler makes of it takes minutes, and is looked at by a slow test."""
     _compiled_by(case, "eager", monkeypatch)

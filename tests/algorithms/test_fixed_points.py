@@ -17,6 +17,7 @@ from parl_mq.replay.table import Table
 from parl_mq.rollout.building import build_collector
 from parl_mq.services.tables import table_settings
 from parl_mq.spec import Space, TableSpec
+from tests.marks import slow
 
 GAMMA = 0.9
 LENGTH = 10
@@ -75,7 +76,7 @@ def test_quantiles_of_q_have_the_fixed_point_as_their_mean() -> None:
 
 @pytest.mark.parametrize(
     ("end", "n_step", "expected", "tolerance"),
-    [("trunc", 1, 10.0, 0.3), ("trunc", 3, 10.0, 0.3), ("term", 1, 5.263, 0.2), ("term", 3, 5.02, 0.2)],
+    [slow("trunc", 1, 10.0, 0.3), ("trunc", 3, 10.0, 0.3), ("term", 1, 5.263, 0.2), slow("term", 3, 5.02, 0.2)],
 )
 @pytest.mark.parametrize(
     ("name", "kind"),

@@ -12,13 +12,15 @@ import pytest
 
 from parl_mq.config.loader import load_config
 from parl_mq.learn.checkpoint import find_newest
+from tests.marks import slow
 from tests.process.running import maps, poll_until, running
 
 SLACK = 3
 NODES = ("hub", "replay-0", "learner-0", "actor-0", "evaluator-0")
+OTHERS = ("replay-0", "actor-0", "evaluator-0", "zygote")
 
 
-@pytest.mark.parametrize("victim", [*NODES, "zygote", "zygote-light"])
+@pytest.mark.parametrize("victim", ["hub", "learner-0", "zygote-light", *map(slow, OTHERS)])
 def test_without_restarts_a_killed_node_ends_the_run_within_ten_seconds_by_name(victim: str, tmp_path: Path) -> None:
     with running(tmp_path / "run", "--set", "node.max_restarts=0") as run:
         nodes = run.wait_until_training()
@@ -46,7 +48,7 @@ def test_no_node_outlives_a_killed_command_and_the_last_counters_are_kept(tmp_pa
     assert summary["env_steps"] >= summary["rows"]["stored"] > 0
 
 
-@pytest.mark.parametrize(("number", "expected"), [(signal.SIGINT, 130), (signal.SIGTERM, 0), (signal.SIGHUP, 0)])
+@pytest.mark.parametrize(("number", "expected"), [(signal.SIGINT, 130), (signal.SIGTERM, 0), slow(signal.SIGHUP, 0)])
 @pytest.mark.usefixtures("heard_hangups")
 def test_a_signal_ends_the_run_in_order_and_leaves_a_usable_directory(
     number: signal.Signals, expected: int, tmp_path: Path
@@ -82,17 +84,12 @@ def test_a_signal_before_the_first_step_ends_the_run(tmp_path: Path) -> None:
         assert run.left_behind() == []
 
 
-def test_hub_and_replay_have_not_loaded_torch(tmp_path: Path) -> None:
+def test_hub_and_replay_have_not_loaded_torch_and_zygotes_have_one_thread(tmp_path: Path) -> None:
     with running(tmp_path / "run") as run:
         nodes = run.wait_until_training()
         assert "libtorch" in maps(nodes["learner-0"].pid)
         for name in ("hub", "replay-0"):
             assert "libtorch" not in maps(nodes[name].pid)
-
-
-def test_zygotes_have_one_thread(tmp_path: Path) -> None:
-    with running(tmp_path / "run") as run:
-        nodes = run.wait_until_training()
         assert [nodes[name].num_threads() for name in ("zygote", "zygote-light")] == [1, 1]
 
 
@@ -109,7 +106,7 @@ def test_max_steps_ends_the_run_with_code_0_and_a_final_evaluation(tmp_path: Pat
     assert len(last["returns"]) == 20
 
 
-@pytest.mark.parametrize("wanted", [4.0, 8.0])
+@pytest.mark.parametrize("wanted", [4.0, slow(8.0)])
 def test_measured_samples_per_insert_are_within_5_percent_of_the_setting(wanted: float, tmp_path: Path) -> None:
     with running(tmp_path / "run", "--set", f"replay.samples_per_insert={wanted}", "--max-seconds", "300") as run:
         ratio = run.until(lambda: _samples_per_insert(run.metrics(), at_least=200_000), 120)

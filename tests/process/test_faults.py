@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.marks import slow
 from tests.process.running import Run, poll_until, running
 
 SLACK = 3
@@ -95,7 +96,7 @@ def test_without_restarts_a_hub_that_dies_at_its_start_ends_the_run_at_once(tmp_
         _assert_nothing_left(run)
 
 
-@pytest.mark.parametrize("victim", ["hub", "replay-0", "learner-0", "actor-0"])
+@pytest.mark.parametrize("victim", ["hub", *map(slow, ("replay-0", "learner-0", "actor-0"))])
 def test_a_node_that_hangs_does_not_hold_up_the_end(victim: str, tmp_path: Path) -> None:
     with running(tmp_path / "run") as run:
         run.wait_until_training()[victim].send_signal(signal.SIGSTOP)

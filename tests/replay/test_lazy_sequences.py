@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from parl_mq.replay.keys import positions_of
 from parl_mq.replay.table import Table, TableSettings
+from tests.marks import slow
 
 from .fragments import SPEC, counter_fragment
 from .reference import ReferenceTable
 
-NUM_SEQUENCES = 10_000
 
-
-def test_the_leaves_of_10000_random_sequences_equal_an_eager_reference_after_each_flush() -> None:
+@pytest.mark.parametrize("num_sequences", [1_000, slow(10_000)])
+def test_the_leaves_of_random_sequences_equal_an_eager_reference_after_each_flush(num_sequences: int) -> None:
     rng = np.random.default_rng(2)
     chosen = TableSettings("test", capacity=4, alpha=1.0, eps=0.0)
-    for _ in range(NUM_SEQUENCES):
+    for _ in range(num_sequences):
         table, reference = Table(chosen, SPEC, directory=None, rng=rng), ReferenceTable(chosen, SPEC)
         keys: dict[int, np.uint64] = {}
         for step in range(int(rng.integers(4, 16))):
