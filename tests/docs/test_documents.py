@@ -25,7 +25,7 @@ DOCUMENTS: Final = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "d
 ELSEWHERE: Final = ("train", "test", "install", "user services")
 """Markers of blocks that install, which `.ci/run` does, or need a service manager (tests/process/test_services.py)."""
 
-SHORT: Final = {"PARL_MQ_STOP__MAX_STEPS": "4000", "PARL_MQ_STOP__MAX_SECONDS": "60"}
+SHORT: Final = {"PARL_MQ_STOP__MAX_STEPS": "1000", "PARL_MQ_STOP__MAX_SECONDS": "60"}
 """Every training ends early; whether it learns is another test's matter."""
 
 LIMIT_S: Final = 100

@@ -186,10 +186,9 @@ def test_a_zygote_that_hangs_while_it_is_needed_is_started_again_with_its_childr
         assert code == 0, stderr
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    ("busy_s", "limit_s"), [(5, 20), pytest.param(30, 60, marks=pytest.mark.slow)], ids=["short", "30 s"]
-)
+@pytest.mark.parametrize(("busy_s", "limit_s"), [(5, 20), (30, 60)], ids=["short", "30 s"])
 def test_an_actor_whose_environment_lets_nothing_else_run_for_a_while_is_not_taken_for_dead(
     busy_s: int, limit_s: int, tmp_path: Path
 ) -> None:
@@ -207,8 +206,9 @@ def test_an_actor_whose_environment_lets_nothing_else_run_for_a_while_is_not_tak
     _assert_balanced(summary)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("stopped_s", [8, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("stopped_s", [8, 60])
 def test_while_a_replay_node_is_stopped_actors_wait_in_bounded_memory_and_go_on_soon_after(
     stopped_s: int, tmp_path: Path
 ) -> None:

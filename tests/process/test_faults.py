@@ -60,17 +60,21 @@ def test_an_actor_that_an_environment_ends_with_code_0_ends_the_run_by_name(tmp_
 
 
 def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_is_taken(tmp_path: Path) -> None:
-    for options in (["--max-steps", "3000"], ["--resume", "--max-steps", "6000"]):
-        with running(tmp_path / "run", *options) as run:
-            assert run.finish()[0] == 0
-    *_, older, newest = sorted((tmp_path / "run" / "checkpoints").glob("updates-*"))
+    often, log = _set("learner.checkpoint_every_s=0.5"), tmp_path / "run" / "logs" / "learner-0.log"
+    checkpoints = tmp_path / "run" / "checkpoints"
+    with running(tmp_path / "run", *often) as run:
+        run.until(lambda: any(checkpoints.glob("updates-*")) or None)
+        run.process.send_signal(signal.SIGTERM)  # the end writes another one
+        assert run.finish()[0] == 0
+    *_, older, newest = sorted(checkpoints.glob("updates-*"))
     weights = newest / "weights.safetensors"
     weights.write_bytes(weights.read_bytes()[:100])
-    with running(tmp_path / "run", "--resume", "--max-steps", "9000") as run:
+    with running(tmp_path / "run", *often, "--resume") as run:
+        run.until(lambda: f"going on from {older}" in log.read_text() or None)
+        run.process.send_signal(signal.SIGTERM)
         code, _, stderr = run.finish()
         assert code == 0, stderr
     assert f"skipped a damaged checkpoint: {weights}" in stderr.replace("\nparl-mq: ", "")
-    assert f"going on from {older}" in (tmp_path / "run" / "logs" / "learner-0.log").read_text()
 
 
 def test_a_learner_that_diverges_ends_the_run_by_name(tmp_path: Path) -> None:

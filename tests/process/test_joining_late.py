@@ -17,7 +17,8 @@ from tests.process.single_nodes import nodes_of
 SLACK = 3
 
 
-@pytest.mark.parametrize("waits_s", [6, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("waits_s", [6, 20])
 def test_a_learner_that_is_there_before_the_data_waits_quietly_and_begins_soon_after_they_come(
     waits_s: int, tmp_path: Path
 ) -> None:

@@ -37,6 +37,7 @@ def _played(scenario: str, folder: Path, timeout_s: float) -> dict[str, Any]:
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_services_train_come_back_and_stop(tmp_path: Path) -> None:
     result = _played("short", tmp_path, 500)
