@@ -420,10 +420,10 @@ class Supervisor:
         yield HUB, self._fork_hub
         for index in range(config.replay.nodes):
             yield f"replay-{index}", partial(self._fork_replay, f"replay-{index}")
+        for index in range(config.actor.num_actors):  # before the learners, who have nothing to do without them
+            yield f"actor-{index}", partial(self._fork, "actor", f"actor-{index}")
         for index in range(config.learner.num_learners):
             yield f"learner-{index}", partial(self._fork, "learner", f"learner-{index}")
-        for index in range(config.actor.num_actors):
-            yield f"actor-{index}", partial(self._fork, "actor", f"actor-{index}")
         yield "evaluator-0", partial(self._fork, "evaluator", "evaluator-0")
 
     async def _fork_hub(self) -> Child:
