@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -189,6 +189,11 @@ def is_known(name: str) -> bool:
     return found is not None and metric is not None and found[2] in (None, metric.label)
 
 
+def known_figures(figures: Mapping[str, float]) -> dict[str, float]:
+    """Those figures of which there is a metric; a peer may have sent others."""
+    return {name: value for name, value in figures.items() if is_known(name)}
+
+
 def labelled(name: str, **label: str) -> str:
     """The key of a figure of a metric that has several: `name{label="value"}`."""
     ((key, value),) = label.items()
@@ -214,9 +219,13 @@ def table(metrics: Iterable[Metric] = METRICS) -> str:
         groups.setdefault(metric.group, []).append(metric)
     parts = []
     for group, members in groups.items():
-        rows = [f"| `{_shown(metric)}` | {metric.kind} | {metric.unit} | {metric.help} |" for metric in members]
+        rows = [f"| `{_shown(metric)}` | {metric.kind} | {metric.unit} | {_cell(metric.help)} |" for metric in members]
         parts.append("\n".join([f"## {group}\n", "| name | kind | unit | meaning |", "|---|---|---|---|", *rows, ""]))
     return "\n".join(parts)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
 
 
 def _shown(metric: Metric) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import sys
@@ -23,8 +24,8 @@ def main() -> NoReturn:
     gc.set_threshold(RARELY)
     open_standard_streams()
     let_readers_leave()
-    if (here := os.getcwd()) not in sys.path:  # what `module:NAME` in settings says; what is installed comes first
-        sys.path.append(here)
+    with contextlib.suppress(FileNotFoundError):  # the folder may have been removed
+        _look_in(os.getcwd())
     early = EarlyStart() if _trains(sys.argv[1:]) else None  # torch is imported while this process gets ready
     from parl_mq.cli.app import app
 
@@ -39,7 +40,16 @@ def main() -> NoReturn:
         traceback.print_exception(error)
         _tell("this is a defect in parl_mq; please report it with the lines above")
         sys.exit(EXIT_INTERNAL)
+    finally:
+        if early is not None:
+            early.close()
     sys.exit()
+
+
+def _look_in(folder: str) -> None:
+    """What `module:NAME` in settings says may stand there; what is installed comes first."""
+    if folder not in sys.path:
+        sys.path.append(folder)
 
 
 def _trains(words: Sequence[str]) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import logging
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +26,14 @@ BIND_PAUSES_S: Final = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 
 
 log = logging.getLogger("parl_mq")
+
+
+def _make_routing_ids_hard_to_guess() -> None:
+    """Begins the ids that libzmq gives to peers elsewhere than at a first `rand()`, which nobody seeds.
+
+    A peer that chose the next one as its own would end this process by an assertion of libzmq.
+    """
+    ctypes.CDLL(None).srand(int.from_bytes(os.urandom(4), "little"))
 
 
 class Network:
@@ -51,6 +61,7 @@ class Network:
             guard: of the tcp endpoints that it binds; without it they are not encrypted.
             is_insecure: such endpoints may be reachable by other machines all the same.
         """
+        _make_routing_ids_hard_to_guess()
         self._context = zmq.Context(1 if guard is None else 2)  # one thread for the transport encrypts 1 GB/s
         self._channels: list[ZmqClientChannel | ZmqServerChannel] = []
         self._sleep = sleep

@@ -61,6 +61,9 @@ class WeightsAndBiases:
         """
         try:
             import wandb
+
+            if not hasattr(wandb, "init"):
+                raise ImportError("a folder called wandb is no package")
         except ImportError as error:
             raise ConfigError(
                 f"node.wandb_project = {project!r}: the package wandb is not installed here; "

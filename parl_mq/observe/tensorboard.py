@@ -6,6 +6,7 @@ of tensorflow/core/util/event.proto, of which a scalar needs five fields.
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Final
 
 from parl_mq.replay.durable import append
 
+LARGEST_FLOAT32: Final = 3.4028234663852886e38
 VERSION: Final = b"brain.Event:2"
 _POLYNOMIAL: Final = 0x82F63B78  # CRC-32C, reflected
 _MASK: Final = 0xA282EAD8
@@ -50,9 +52,15 @@ def scalars_event(wall_time: float, step: int, scalars: Mapping[str, float]) -> 
         scalars: tag -> value.
     """
     values = b"".join(
-        _field(1, _field(1, tag.encode()) + b"\x15" + struct.pack("<f", value)) for tag, value in scalars.items()
+        _field(1, _field(1, tag.encode()) + b"\x15" + struct.pack("<f", _as_float32(value)))
+        for tag, value in scalars.items()
     )
     return _start(wall_time) + b"\x10" + _varint(step) + _field(5, values)
+
+
+def _as_float32(value: float) -> float:
+    """The nearest one that there is: infinity beyond the largest."""
+    return value if abs(value) <= LARGEST_FLOAT32 else math.copysign(math.inf, value)
 
 
 class EventFile:

@@ -139,7 +139,8 @@ class Hub:
         if options.is_attachable:
             hub = at_host(self._control.endpoints[-1], options.advertise)
             key = None if options.keyring is None else options.keyring.pair.public
-            Attachment(hub=hub, run_id=run_id, server_key=key).write(options.directory)
+            attachment = Attachment(hub=hub, run_id=run_id, server_key=key)
+            self._record.attempt(lambda: attachment.write(options.directory), again="attachment")
             log.info("nodes on other machines may join at %s", hub)
 
     async def run(self) -> int:
@@ -158,11 +159,11 @@ class Hub:
                     task.cancel()
         self._record_metrics()
         self._record.feed(math.inf, time.time(), self._num_env_steps, self._figures())
-        for sink in self._record.sinks:
-            sink.close()
         self._directory.write_summary(self.summary())
         self._directory.note_end()
         self._directory.forget_endpoint()
+        for sink in self._record.sinks:
+            sink.close()
         return EXIT_OK if self._state.error is None else self._state.error[1]
 
     def summary(self) -> dict[str, Any]:

@@ -7,10 +7,12 @@ Pure and synchronous: each method takes the time, changes state and returns the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import Any, Final, assert_never
 
 from parl_mq.config.models import RunConfig
 from parl_mq.errors import EXIT_CONFIG, WireError
+from parl_mq.metrics import known_figures
 from parl_mq.net.channel import PeerId
 from parl_mq.observe.prometheus import NodeFigures
 from parl_mq.services.addresses import Addresses
@@ -24,6 +26,7 @@ from parl_mq.services.tally import Tally
 from parl_mq.spec import TableSpec, WeightsVersion
 from parl_mq.wire.messages import (
     MAIN_TABLE,
+    MAX_FIGURES,
     PROTOCOL_VERSION,
     EpisodesFinished,
     EvaluationFinished,
@@ -345,7 +348,7 @@ class HubState:
         seen: list[Outgoing] = [] if node.peer is None else [(node.peer, HeartbeatSeen(sequence=goodbye.sequence))]
         if not node.has_left:
             node.has_left = self._has_settled = True
-            node.counters = goodbye.counters
+            node.counters = known_figures(goodbye.counters)
             self.tally.note_counters(node)
             self.tally.note_gone(node, in_order=goodbye.error is None)
             node.state, node.waiting_for = "gone" if goodbye.error is None else "failed", None
@@ -555,7 +558,7 @@ class HubState:
 
     def figures(self) -> dict[str, float]:
         """Name -> value (see parl_mq.metrics); what is unknown is absent."""
-        return self.tally.figures(self.rows())
+        return dict(islice(self.tally.figures(self.rows()).items(), MAX_FIGURES))
 
     def node_figures(self, now: float) -> list[NodeFigures]:
         """What each node that is here, silent or away, has told last, and how it is."""

@@ -149,8 +149,8 @@ class Keyring:
         stamp = _stamp_of(path)
         if stamp == self._stamp:
             return
-        before, self._stamp = self._grants, stamp
         allowed = _Allowed() if stamp is None else read_private(path, _Allowed)
+        before, self._stamp = self._grants, stamp  # not before it could be read: what was refused is looked at again
         self._grants = {grant.public: grant for grant in allowed.keys}
         self.version += before != self._grants
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from pathlib import Path
@@ -27,7 +28,11 @@ def keep_small(log: Path, limit: int = LOG_BYTES) -> str | None:
     try:
         shutil.copyfile(log, aside)
     except OSError as error:  # on a full disk, emptying it is what helps
-        aside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            aside.unlink(missing_ok=True)
         told = f"{log} has grown to {limit:,} bytes and was emptied; it could not be set aside: {error.strerror}"
-    os.truncate(log, 0)
+    try:
+        os.truncate(log, 0)
+    except OSError:  # on a disk that cannot be written it does not grow either
+        return None
     return told

@@ -86,11 +86,11 @@ class _Endpoint:
                 head = await reader.readuntil(b"\r\n\r\n")
                 writer.write(self._response_to(head.split(b"\r\n")[0]))
                 await writer.drain()
-        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError, ConnectionError):
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError):
             pass  # it has gone, or never said what it wants
         finally:
             writer.close()
-            with contextlib.suppress(ConnectionError, TimeoutError):
+            with contextlib.suppress(OSError):
                 await asyncio.wait_for(writer.wait_closed(), PATIENCE_S)
 
     def _response_to(self, request: bytes) -> bytes:

@@ -28,11 +28,17 @@ def part_if_large(run_dir: Path, limit: int = PART_BYTES) -> None:
     newest = run_dir / METRICS
     if not newest.exists() or newest.stat().st_size < limit:
         return
-    part = run_dir / PART.format(len(metrics_files(run_dir)))
+    part = run_dir / PART.format(_next_number(run_dir))
     with writing(part):
         newest.rename(part)
         with part.open("rb") as lines, replacing(part) as file:
             file.writelines(thinned(lines))
+
+
+def _next_number(run_dir: Path) -> int:
+    """After that of the newest part; older ones may have been removed to make room."""
+    parts = [path for path in metrics_files(run_dir) if path.name != METRICS]
+    return int(parts[-1].name.split(".")[1]) + 1 if parts else 1
 
 
 def thinned(lines: Iterator[bytes]) -> Iterator[bytes]:

@@ -113,10 +113,11 @@ class ToldKeys:
         self._clock = clock
         self._grants: dict[str, Grant] = {}
         self._newcomers: dict[str, float] = {}
+        self._was_told = False
 
     def take(self, told: KeysAllowed) -> None:
         """The hub says which keys there are now."""
-        before = self._grants
+        before, self._was_told = self._grants, True
         self._grants = {
             key: Grant(name=name, role=role, public=key)
             for key, name, role in told.keys
@@ -133,6 +134,8 @@ class ToldKeys:
         if key in self._grants:
             self._newcomers.pop(key, None)
             return Verdict.WELCOME
+        if not self._was_told:  # the hub is away: nobody has said that this key is not good
+            return Verdict.LATER
         if len(self._newcomers) >= MAX_NEWCOMERS and key not in self._newcomers:
             return Verdict.DENIED
         waits_since = self._newcomers.setdefault(key, self._clock())

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from parl_mq.metrics import known_figures
 from parl_mq.net.channel import PeerId
 from parl_mq.wire.messages import Hello, NodeReport, Role
 
@@ -65,7 +66,12 @@ class Node:
         """Takes what a heartbeat says."""
         if waiting_for is None or self.waiting_for is None or _subject(waiting_for) != _subject(self.waiting_for):
             self.waits_since = now
-        self.progress, self.state, self.waiting_for, self.counters = progress, state, waiting_for, dict(counters)
+        self.progress, self.state, self.waiting_for, self.counters = (
+            progress,
+            state,
+            waiting_for,
+            known_figures(counters),
+        )
 
     def report(self, now: float) -> NodeReport:
         """The node for people."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import uvloop
 
-from parl_mq.errors import RecordError
+from parl_mq.errors import EXIT_NOT_ALLOWED, CodedError, RecordError
 from parl_mq.net.endpoints import is_served
 from parl_mq.net.zmq_channel import Network
 from parl_mq.services.joining import CONTROL_MESSAGE_BYTES
@@ -58,8 +58,20 @@ def picture_of(path: Path) -> Picture:
     """How the run in a directory is. Blocks for ANSWER_S at most; not to be called where an event loop runs.
 
     Raises:
-        RecordError: it is no run directory.
+        RecordError: it is no run directory, or a file in it is damaged.
+        CodedError: this user may not read it.
     """
+    try:
+        return _picture_of(path)
+    except PermissionError as error:
+        raise CodedError(
+            f"{path} cannot be read by this user; ask as its owner, or as root", EXIT_NOT_ALLOWED
+        ) from error
+    except ValueError as error:
+        raise RecordError(f"{path} holds a damaged file: {error}") from error
+
+
+def _picture_of(path: Path) -> Picture:
     directory = RunDirectory(path)
     if not directory.config.is_file():
         raise RecordError(f"{path} is no run directory: it has no {directory.config.name}")

@@ -143,7 +143,7 @@ class Tally:
         figures["abandoned_rows_total"], figures["stored_rows_total"] = float(rows.abandoned), float(rows.stored)
         figures["lost_rows_total"], figures["lost_updates_total"] = float(rows.lost), self.num_lost_updates
         for name in PER_PROCESS:
-            figures[name] = sum(node.counters.get(name, 0.0) for node in self._roster)
+            figures[name] = sum(node.counters.get(name, 0.0) for node in self._roster.living())
         if lags := [node.counters["policy_lag"] for node in self._roster.living() if "policy_lag" in node.counters]:
             figures["policy_lag"] = fmean(lags)
         figures["updates_total"] = self.num_updates

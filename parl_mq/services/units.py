@@ -206,7 +206,9 @@ def _fields_of_attached(attached: AttachedActors, installation: Installation) ->
         "before_actors": "network-online.target",
         "actor": f"{attached.name}.%i",
         "actor_joins": f"--join %d/{JOIN}" if is_system else f"--join {join_file}",
-        "credentials": f"LoadCredential={JOIN}:{installation.settings_file}" if is_system else "",
+        "credentials": f"LoadCredential={JOIN}:{str(installation.settings_file).replace('%', '%%')}"
+        if is_system
+        else "",
     }
 
 

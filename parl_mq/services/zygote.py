@@ -160,7 +160,8 @@ def serve(control_fd: int, run_node: RunNode) -> None:
         control_fd: the socket to the supervisor.
         run_node: runs a requested node in the child and returns its exit code.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM):  # sent to all processes of a run: its end would kill its children
+        signal.signal(number, signal.SIG_IGN)
     gc.freeze()  # the collector would touch, and so copy, every page that the children share
     control = socket.socket(fileno=control_fd)
     children: dict[int, int] = {}
@@ -173,7 +174,10 @@ def serve(control_fd: int, run_node: RunNode) -> None:
                 poll.unregister(fd)
                 _report_end(control, fd, children.pop(fd))
                 continue
-            received = control.recv(65536)
+            try:
+                received = control.recv(65536)
+            except ConnectionResetError:  # the supervisor died with news of ours unread
+                received = b""
             if not received:
                 _wait_for_all(children)
                 return
@@ -212,6 +216,7 @@ def _fork(control: socket.socket, children: dict[int, int], asked: dict[str, Any
 def _become_node(parent: int, name: str, log: str) -> None:
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     libc.prctl(PR_SET_NAME, name.encode())

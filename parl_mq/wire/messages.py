@@ -23,6 +23,10 @@ PublicKey = Annotated[str, Field(min_length=40, max_length=40)]
 """A CURVE key, Z85."""
 Epoch = Annotated[int, Field(ge=0, lt=2**63)]
 Sequence = Annotated[int, Field(ge=0, lt=2**63)]
+Figure = Annotated[float, Field(ge=-1e300, le=1e300, allow_inf_nan=False)]
+"""What a node has measured: the sum over all that a message or a run can hold is finite too."""
+FigureName = Annotated[str, Field(max_length=200)]
+MAX_FIGURES: Final = 500
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 Version = tuple[Annotated[int, Field(ge=0, lt=2**32)], Annotated[int, Field(ge=0, lt=2**32)]]
 ColumnRow = tuple[Annotated[str, Field(max_length=200)], list[PositiveInt], Annotated[str, Field(max_length=16)]]
@@ -111,7 +115,7 @@ class Heartbeat(Message):
     progress: NonNegativeInt
     state: Text
     waiting_for: Text | None = None
-    counters: dict[str, FiniteFloat] = Field(default_factory=dict, max_length=500)
+    counters: dict[FigureName, Figure] = Field(default_factory=dict, max_length=MAX_FIGURES)
 
 
 class EpisodesFinished(Message):
@@ -124,7 +128,7 @@ class EpisodesFinished(Message):
     """
 
     kind: Literal["episodes_finished"] = "episodes_finished"
-    returns: list[FiniteFloat] = Field(max_length=10_000)
+    returns: list[Figure] = Field(max_length=10_000)
     lengths: list[PositiveInt] = Field(max_length=10_000)
     env_steps: NonNegativeInt
 
@@ -140,7 +144,7 @@ class EvaluationFinished(Message):
     kind: Literal["evaluation_finished"] = "evaluation_finished"
     version: Version
     updates: NonNegativeInt
-    returns: list[FiniteFloat] = Field(min_length=1, max_length=10_000)
+    returns: list[Figure] = Field(min_length=1, max_length=10_000)
     lengths: list[PositiveInt] = Field(min_length=1, max_length=10_000)
     duration_s: NonNegativeFloat
 
@@ -170,7 +174,7 @@ class Goodbye(Message):
     """
 
     kind: Literal["goodbye"] = "goodbye"
-    counters: dict[str, FiniteFloat] = Field(default_factory=dict, max_length=500)
+    counters: dict[FigureName, Figure] = Field(default_factory=dict, max_length=MAX_FIGURES)
     error: Text | None = None
     sequence: Sequence = 0
 
@@ -407,7 +411,7 @@ class RunProgress(Message):
     kind: Literal["run_progress"] = "run_progress"
     phase: Text
     nodes: list[tuple[Text, Text, Text | None]] = Field(max_length=10_000)
-    figures: dict[str, FiniteFloat] = Field(max_length=500)
+    figures: dict[str, FiniteFloat] = Field(max_length=MAX_FIGURES)
     reached: bool = False
     error: Text | None = None
     trouble: Text | None = None
@@ -459,7 +463,7 @@ class RunStatus(Message):
     phase: Text
     wall_s: NonNegativeFloat
     nodes: list[NodeReport] = Field(max_length=10_000)
-    figures: dict[str, FiniteFloat] = Field(max_length=500)
+    figures: dict[str, FiniteFloat] = Field(max_length=MAX_FIGURES)
     books: dict[Name, NonNegativeInt] = Field(max_length=20)
     target_return: FiniteFloat | None = None
     stop_reason: Text = ""

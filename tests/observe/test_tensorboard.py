@@ -81,3 +81,9 @@ def _varint(content):
         if byte < 0x80:
             return value, content[place + 1 :]
     raise AssertionError("cut off")
+
+
+def test_what_no_float32_holds_is_infinite(tmp_path):
+    file = EventFile(tmp_path / "tensorboard", 1.0, "host")
+    file.write(2.0, 1, {"return": -1e300})
+    assert struct.pack("<f", -float("inf")) in file.path.read_bytes()

@@ -3,6 +3,7 @@
 import itertools
 
 import pytest
+from pydantic import ValidationError
 
 from parl_mq.errors import EXIT_CONFIG, EXIT_TEMPORARY, WireError
 from parl_mq.replay.senders import digest_of
@@ -718,3 +719,18 @@ def test_live_rows_are_those_of_all_replay_nodes_and_the_fill_is_their_mean():
     for name, live in (("replay-0", 10), ("replay-1", 40)):
         beat(state, join(state, "replay", name), replay_live_rows=live, replay_fill=live / 50)
     assert (state.figures()["replay_live_rows"], state.figures()["replay_fill"]) == (50, 0.5)
+
+
+def test_whatever_a_node_counts_the_figures_of_a_run_can_be_told():
+    state = hub_state()
+    join(state, "supervisor", "supervisor")
+    actors = [join(state, "actor", f"actor-{index}") for index in range(3)]
+    for actor in actors:
+        beat(state, actor, env_steps_total=1e300, **{f"x{index}_total": 1.0 for index in range(400)})
+        state.handle(actor, EpisodesFinished(returns=[1e300] * 1_000, lengths=[1] * 1_000, env_steps=1), 0.0)
+    [(_, progress)] = state.progress(0.0)
+    assert progress.figures["env_steps_total"] == 3e300
+    assert progress.figures["train_return"] == 1e300
+    assert not [name for name in progress.figures if name.startswith("x")]
+    with pytest.raises(ValidationError):
+        EpisodesFinished(returns=[1.7e308], lengths=[1], env_steps=1)

@@ -64,6 +64,18 @@ def test_keys_that_others_can_read_are_refused_with_the_cure(keyring):
         Keyring(keyring.folder)
 
 
+def test_a_list_that_was_refused_is_read_again_once_it_is_mended(keyring):
+    reader = Keyring(keyring.folder)
+    keyring.allow(Grant(name="lab", role="actor", public="k" * 40))
+    (keyring.folder / ALLOWED).chmod(0o644)
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="chmod 600"):
+            reader.refresh()
+    (keyring.folder / ALLOWED).chmod(0o600)
+    reader.refresh()
+    assert reader.grant_of("k" * 40).name == "lab"
+
+
 def test_a_credential_of_the_service_manager_is_taken_as_it_lies(keyring, monkeypatch):
     (keyring.folder / SERVER).chmod(0o440)
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(keyring.folder))

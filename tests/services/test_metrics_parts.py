@@ -64,3 +64,12 @@ def test_a_part_that_cannot_be_thinned_out_stays_whole(tmp_path, monkeypatch):
     with pytest.raises(RecordError, match=r"metrics\.000001\.jsonl cannot be written: No space left on device"):
         metrics_parts.part_if_large(made.path, 10)
     assert [path.read_bytes() for path in metrics_files(made.path)] == [before]
+
+
+def test_a_part_that_was_removed_to_make_room_costs_no_other_one(directory):
+    oldest, *others, _ = metrics_files(directory.path)
+    before = {path: path.read_bytes() for path in others}
+    oldest.unlink()
+    metrics_parts.part_if_large(directory.path, 0)
+    assert {path: path.read_bytes() for path in others} == before
+    assert len(metrics_files(directory.path)) == len(others) + 1

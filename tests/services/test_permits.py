@@ -69,8 +69,11 @@ def test_only_a_replay_node_offers_an_endpoint_and_guards_it_with_its_own_key():
 def test_a_key_that_the_hub_has_not_told_of_is_early_at_first_and_refused_later():
     now = [0.0]
     told = ToldKeys(lambda: now[0])
+    now[0] = 2 * NEWCOMER_S
+    assert told.admit(STRANGER) is Verdict.LATER  # as long as the hub is away
+    told.take(KeysAllowed(keys=[]))
     assert told.admit(STRANGER) is Verdict.LATER
-    now[0] = NEWCOMER_S
+    now[0] = 3 * NEWCOMER_S
     assert told.admit(STRANGER) is Verdict.DENIED
     told.take(KeysAllowed(keys=[(STRANGER, "far", "actor")]))
     assert told.admit(STRANGER) is Verdict.WELCOME
