@@ -58,9 +58,7 @@ def train(
     from parl_mq.config.loader import load_with_origins
     from parl_mq.errors import ParlError
     from parl_mq.observe.elapsed import process_started_at
-    from parl_mq.services.early_start import EarlyStart
 
-    early = context.with_resource(context.obj or EarlyStart())
     flags = {
         ("--actors", "actor.num_actors"): _count("--actors", actors),
         ("--learners", "learner.num_learners"): _count("--learners", learners),
@@ -101,7 +99,7 @@ def train(
                 started_at=started_at,
                 bind=bind,
                 advertise=advertise,
-                early=early,
+                early=context.obj,
             )
         except ParlError as error:
             raise loaded.knowing("run_dir", options.origin_of_run_dir(context)).blamed(error) from error

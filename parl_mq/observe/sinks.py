@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 
 from parl_mq.config.models import RunConfig
 from parl_mq.errors import ConfigError
-from parl_mq.metrics import is_known, metric_of, parted
+from parl_mq.metrics import known_figures, metric_of, parted
 from parl_mq.observe.tensorboard import EventFile
 
 TENSORBOARD: Final = "tensorboard"
@@ -104,7 +104,7 @@ def make_sinks(config: RunConfig, run_directory: Path, run_id: str) -> list[Sink
 
 def tagged(figures: Mapping[str, float]) -> dict[str, float]:
     """The figures under tags, `group/name`: what belongs together is shown together; unknown ones are left out."""
-    return {tag_of(key): value for key, value in figures.items() if is_known(key)}
+    return {tag_of(key): value for key, value in known_figures(figures).items()}
 
 
 def tag_of(key: str) -> str:

@@ -18,7 +18,7 @@ Kind = Literal["torch", "light"]
 _ONE_THREAD: Final = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 
-def module_path() -> str:
+def _module_path() -> str:
     """PYTHONPATH of a child started with -P, so that it imports the same modules as this process, in the same order."""
     entries = [os.path.abspath(entry) for entry in sys.path if os.path.exists(entry or os.curdir)]
     own = str(Path(__file__).parents[2])
@@ -64,7 +64,7 @@ class StartingZygote:
                 stderr=self._output,
                 pass_fds=(lifeline.fd, theirs.fileno()),
                 start_new_session=True,  # Ctrl-C reaches `train` alone, which stops the nodes in order
-                env={**os.environ, **_ONE_THREAD, "PYTHONPATH": module_path()},
+                env={**os.environ, **_ONE_THREAD, "PYTHONPATH": _module_path()},
             )
 
     def words(self) -> bytes:

@@ -7,7 +7,6 @@ Pure and synchronous: each method takes the time, changes state and returns the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from itertools import islice
 from typing import Any, Final, assert_never
 
 from parl_mq.config.models import RunConfig
@@ -558,7 +557,9 @@ class HubState:
 
     def figures(self) -> dict[str, float]:
         """Name -> value (see parl_mq.metrics); what is unknown is absent."""
-        return dict(islice(self.tally.figures(self.rows()).items(), MAX_FIGURES))
+        figures = self.tally.figures(self.rows())
+        plain_first = sorted(figures.items(), key=lambda item: "{" in item[0])  # of these a node can send no others
+        return dict(plain_first[:MAX_FIGURES])
 
     def node_figures(self, now: float) -> list[NodeFigures]:
         """What each node that is here, silent or away, has told last, and how it is."""

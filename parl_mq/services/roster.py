@@ -66,12 +66,8 @@ class Node:
         """Takes what a heartbeat says."""
         if waiting_for is None or self.waiting_for is None or _subject(waiting_for) != _subject(self.waiting_for):
             self.waits_since = now
-        self.progress, self.state, self.waiting_for, self.counters = (
-            progress,
-            state,
-            waiting_for,
-            known_figures(counters),
-        )
+        self.progress, self.state, self.waiting_for = progress, state, waiting_for
+        self.counters = known_figures(counters)
 
     def report(self, now: float) -> NodeReport:
         """The node for people."""

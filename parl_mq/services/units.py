@@ -136,10 +136,15 @@ def all_names() -> tuple[str, ...]:
 
 def quoted(text: str | Path) -> str:
     """One word of a command line, of which systemd changes nothing."""
-    word = str(text).replace("%", "%%").replace("$", "$$")
+    word = _literal(text).replace("$", "$$")
     if re.fullmatch(r"[\w@%+=:,./$-]+", word):
         return word
     return '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _literal(text: str | Path) -> str:
+    """A text in which systemd finds no specifier."""
+    return str(text).replace("%", "%%")
 
 
 def _services(what: LocalRun | AttachedActors) -> list[str]:
@@ -171,7 +176,7 @@ def _fields_of_run(run: LocalRun, installation: Installation) -> dict[str, str]:
     replays = _instances("replay", config.replay.nodes)
     learners = _instances("learner", config.learner.num_learners)
     actors = _instances("actor", config.actor.num_actors)
-    finished = str(run_directory / "finished").replace("%", "%%")
+    finished = _literal(run_directory / "finished")
     return {
         "about": f"run {run.name}",
         "units": f"parl-mq-hub.service {replays} {learners} {actors} parl-mq-evaluator.service",
@@ -206,9 +211,7 @@ def _fields_of_attached(attached: AttachedActors, installation: Installation) ->
         "before_actors": "network-online.target",
         "actor": f"{attached.name}.%i",
         "actor_joins": f"--join %d/{JOIN}" if is_system else f"--join {join_file}",
-        "credentials": f"LoadCredential={JOIN}:{str(installation.settings_file).replace('%', '%%')}"
-        if is_system
-        else "",
+        "credentials": f"LoadCredential={JOIN}:{_literal(installation.settings_file)}" if is_system else "",
     }
 
 
@@ -220,7 +223,7 @@ def _node_settings(node: NodeConfig) -> Iterator[str]:
     """The machine's own settings that are not the defaults, as every unit gets them."""
     values: dict[str, Any] = node.model_dump(mode="json", exclude_defaults=True, exclude=set(ELSEWHERE))
     for name, value in values.items():
-        text = f"PARL_MQ_NODE__{name.upper()}={value}".replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+        text = _literal(f"PARL_MQ_NODE__{name.upper()}={value}").replace("\\", "\\\\").replace('"', '\\"')
         yield f'Environment="{text}"'
 
 

@@ -121,6 +121,14 @@ def test_presets_lists_every_preset(tmp_path: Path) -> None:
     assert [name for name in preset_names() if name not in told] == []
 
 
+def test_a_folder_that_was_removed_is_no_fault(tmp_path: Path) -> None:
+    code = f"import os; os.chdir({str(tmp_path)!r}); os.rmdir({str(tmp_path)!r}); from parl_mq.cli import main; main()"
+    ended = subprocess.run(
+        [sys.executable, "-c", code, "--version"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (ended.returncode, ended.stdout) == (EXIT_OK, f"parl-mq {__version__}\n"), ended.stderr
+
+
 def test_node_of_another_section_is_refused(tmp_path: Path) -> None:
     ended = _run(tmp_path, "actor", "--hub", "ipc:///nowhere", "--set", "replay.alpha=1")
     assert ended.returncode == EXIT_USAGE

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from parl_mq.errors import EXIT_CONFIG, EXIT_OK
+from parl_mq.errors import EXIT_CONFIG, EXIT_NOT_ALLOWED, EXIT_OK
 from parl_mq.net.capture import Capture
 from parl_mq.net.zmq_channel import Network
 from parl_mq.services.hub import Hub, HubOptions
@@ -113,6 +113,21 @@ def test_a_run_without_a_word_of_its_hub_has_not_begun(directory, monkeypatch, c
 def test_what_is_no_run_directory_is_named(tmp_path, monkeypatch, capsys):
     assert run_command(monkeypatch, "status", str(tmp_path)) == EXIT_CONFIG
     assert f"{tmp_path} is no run directory" in capsys.readouterr().err
+
+
+def test_a_damaged_record_is_named(directory, monkeypatch, capsys):
+    (directory.path / "status.json").write_text("{")
+    assert run_command(monkeypatch, "status", str(directory.path)) == EXIT_CONFIG
+    assert f"{directory.path} holds a damaged file" in capsys.readouterr().err
+
+
+def test_a_record_that_this_user_may_not_read_is_said_to_be_so(directory, monkeypatch, capsys):
+    def refuse(_):
+        raise PermissionError
+
+    monkeypatch.setattr(RunDirectory, "read_status", refuse)
+    assert run_command(monkeypatch, "status", str(directory.path)) == EXIT_NOT_ALLOWED
+    assert "cannot be read by this user" in capsys.readouterr().err
 
 
 def test_captured_messages_are_one_line_each(tmp_path, monkeypatch, capsys):

@@ -416,7 +416,7 @@ async def test_ping_pong_never_waits_for_a_lost_sign(place):
 
 
 async def test_idle_channels_use_less_than_a_fiftieth_of_a_core(place):
-    """Measured at a few thousandths; asserted with threefold slack."""
+    """Measured at less than a thousandth; the limit is asserted with threefold slack."""
     server, client, _ = await link(*place)
     waiting = [asyncio.create_task(wait()) for wait in (server.receive_many, client.receive_many)]
     await asyncio.sleep(0.05)
