@@ -218,7 +218,7 @@ def _sections_without(name: str) -> set[str]:
 
 
 class _OriginFinder:
-    """Finds where a key, or the table that it stands in, was said; what nobody said belongs to the source."""
+    """Finds where a key, what stands in it, or the table that it stands in was said; else it belongs to the source."""
 
     def __init__(self, origins: Mapping[Key, Origin], source: Origin) -> None:
         self._origins = origins
@@ -228,7 +228,8 @@ class _OriginFinder:
         for length in range(len(key), 0, -1):
             if origin := self._origins.get(key[:length]):
                 return origin
-        return self._source
+        inside = {known: origin for known, origin in self._origins.items() if known[: len(key)] == key}
+        return _last_said(inside) if inside else self._source
 
     def of_each(self, keys: Iterable[str]) -> dict[str, Origin]:
         """Where each was said, and the default where nobody has said it."""
@@ -319,7 +320,7 @@ def _blame(message: str, origins: Mapping[str, Origin], values: Mapping[str, Any
     return last.error(_with_places(f"{place}{message}", origins, values))
 
 
-def _last_said(origins: Mapping[str, Origin]) -> Origin:
+def _last_said(origins: Mapping[Any, Origin]) -> Origin:
     """The origin of the highest layer, the first one of that: what was said last has most likely made the misfit."""
     return max(origins.values(), key=lambda origin: origin.rank)
 

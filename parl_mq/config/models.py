@@ -5,10 +5,12 @@ The section `node` is local to each process and never sent; everything else is t
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -31,6 +33,23 @@ IMPOSSIBLE: Final = "impossible"
 """Type of a pydantic error about settings that do not fit each other; its context has their `values` by key."""
 
 
+def _plain(value: Any) -> Any:
+    """The value as it comes back from a file or a message."""
+    match value:
+        case bool() | str():
+            return value
+        case int() if -(2**63) <= value < 2**63:
+            return value
+        case float() if math.isfinite(value):
+            return value
+        case list() | tuple():
+            return [_plain(entry) for entry in value]
+        case dict() if all(isinstance(key, str) for key in value):
+            return {key: _plain(entry) for key, entry in value.items()}
+    wanted = "text, a finite number of 64 bits, true, false, or lists and tables of these"
+    raise PydanticCustomError("not_plain", "{value} is not " + wanted, {"value": repr(value)})
+
+
 class Section(BaseModel):
     """Base of all sections: immutable, unknown keys are errors."""
 
@@ -42,13 +61,14 @@ class EnvironmentConfig(Section):
 
     Attributes:
         id: a gymnasium id, `module:EnvId`, `module:function`, or an installed entry point; from Python also a function.
-        kwargs: passed to the environment's maker.
+        kwargs: passed to the environment's maker: text, finite numbers, true and false, and lists and tables of these,
+            which are what a file and a message can hold.
         max_episode_steps: time limit in steps; None keeps the environment's own.
         frame_stack: observations that the policy sees at once; stacks are built from single frames.
     """
 
     id: str
-    kwargs: dict[str, Any] = Field(default_factory=dict)
+    kwargs: dict[str, Annotated[Any, AfterValidator(_plain)]] = Field(default_factory=dict)
     max_episode_steps: PositiveInt | None = None
     frame_stack: Annotated[int, Field(ge=1, le=16)] = 1
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from parl_mq.config.loader import (
     LoadedConfig,
@@ -12,7 +13,7 @@ from parl_mq.config.loader import (
     load_with_origins,
     preset_names,
 )
-from parl_mq.config.models import RunConfig
+from parl_mq.config.models import EnvironmentConfig, RunConfig
 from parl_mq.config.settings import OTHER_VARIABLES, Origin, Setting
 from parl_mq.errors import ConfigError, MemoryRefused, PeerTimeout, UsageError
 
@@ -112,6 +113,26 @@ def test_empty_table_clears_the_layers_below(run_file: Path) -> None:
     run_file.write_text(f"{RUN}\n[environment.kwargs]\nsutton = true\n")
     assert _load(run_file).config.environment.kwargs == {"sutton": True}
     assert _load(run_file, "environment.kwargs={}").config.environment.kwargs == {}
+
+
+@pytest.mark.parametrize("value", ["nan", "[1.0, inf]", "{b = -inf}", "2020-01-01", "9223372036854775808"])
+def test_arguments_of_an_environment_that_no_file_or_message_holds_are_named(value: str) -> None:
+    fault = _fault("cartpole-dqn", f"environment.kwargs.a={value}")
+    assert isinstance(fault, UsageError)
+    assert str(fault).startswith(f"--set environment.kwargs.a={value}: environment.kwargs.a: ")
+
+
+@pytest.mark.parametrize("value", [None, object(), {1}, {2: 3}, float("nan")])
+def test_arguments_of_an_environment_from_python_are_plain(value: object) -> None:
+    with pytest.raises(ValidationError, match="is not text, a finite number"):
+        EnvironmentConfig(id="CartPole-v1", kwargs={"a": value})
+
+
+def test_tuples_of_an_environment_arrive_as_lists(run_file: Path) -> None:
+    environment = EnvironmentConfig(id="CartPole-v1", kwargs={"size": (3, 4), "least": -(2**63)})
+    config = _load(run_file).config.model_copy(update={"environment": environment})
+    run_file.write_text(dump_toml(config))
+    assert _load(run_file).config.environment.kwargs == {"size": [3, 4], "least": -(2**63)}
 
 
 def test_run_is_named_after_its_source(run_file: Path) -> None:
