@@ -26,6 +26,7 @@ from parl_mq.services.run_directory import RunDirectory
 PEERS: Final[Mapping[str, Peer[str]]] = {
     "sb3": Peer("stable-baselines3", "stable_baselines3", "parl_mq.bench.train_peers_sb3"),
     "tianshou": Peer("tianshou", "tianshou", "parl_mq.bench.train_peers_tianshou"),
+    "rllib": Peer("ray", "ray.rllib", "parl_mq.bench.train_peers_rllib"),
 }
 """Name -> the module here that trains with it."""
 

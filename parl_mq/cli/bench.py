@@ -116,7 +116,7 @@ def train(
     """Train with several seeds, one after another, and say what they came to.
 
     What has ended is not run again: the same command goes on where it was cut off, also after Ctrl-C or SIGTERM.
-    Peers: sb3, tianshou.
+    Peers: sb3, tianshou, rllib.
     """
     import signal
     import sys

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from parl_mq.bench import train_peers_sb3, train_peers_tianshou
+from parl_mq.bench import train_peers_rllib, train_peers_sb3, train_peers_tianshou
 from parl_mq.bench.train_peer import PeerRun, PeerSettings, steps_of_updates
 from parl_mq.bench.train_peers import peer_settings
 from parl_mq.bench.train_runs import read_training
@@ -109,14 +109,11 @@ def test_updates_are_counted_in_steps_of_the_preset():
     assert steps_of_updates(load_config("halfcheetah-sac", environ={}), 10_000) == 10_000
 
 
+PRESETS = ("cartpole-dqn", "lunarlander-dqn", "pendulum-sac", "halfcheetah-sac")
 KNOWN = [
-    (peer, kind, preset)
-    for peer, presets in (
-        ("sb3", ("cartpole-dqn", "lunarlander-dqn", "pendulum-sac", "halfcheetah-sac")),
-        ("tianshou", ("cartpole-dqn", "lunarlander-dqn", "pendulum-sac", "halfcheetah-sac")),
-    )
-    for kind in ("equal", "best")
-    for preset in presets
+    *((peer, kind, preset) for peer in ("sb3", "tianshou") for kind in ("equal", "best") for preset in PRESETS),
+    *(("rllib", "equal", preset) for preset in PRESETS),
+    *(("rllib", "best", preset) for preset in ("cartpole-dqn", "pendulum-sac")),
 ]
 
 
@@ -157,7 +154,24 @@ def test_equal_settings_of_tianshou_have_the_presets_ratio_and_replay():
     assert settings.options["target_update_freq"] == 50  # tau 0.02 at every update
 
 
+def test_equal_settings_of_rllib_have_the_presets_ratio_and_replay_and_move_the_target_as_far():
+    training = train_peers_rllib.settings_of(load_config("lunarlander-dqn", environ={}), "equal").options["training"]
+    assert training["training_intensity"] == 16
+    assert training["replay_buffer_config"]["type"] == "PrioritizedEpisodeReplayBuffer"
+    assert training["target_network_update_freq"] == 32
+    assert 1 - training["tau"] == pytest.approx((1 - 0.01) ** 2)
+
+
+def test_a_fixed_temperature_stays_in_rllib():
+    training = train_peers_rllib.settings_of(load_config("halfcheetah-sac", environ={}), "equal").options["training"]
+    assert (training["initial_alpha"], training["alpha_lr"]) == (0.2, 0)
+
+
 def test_what_a_peer_lacks_is_refused():
+    with pytest.raises(ConfigError, match="rllib: it has no td3"):
+        peer_settings("rllib", load_config("pendulum-td3", environ={}), "equal")
+    with pytest.raises(ConfigError, match="no published settings of dqn on LunarLander"):
+        peer_settings("rllib", load_config("lunarlander-dqn", environ={}), "best")
     with pytest.raises(ConfigError, match="sac-discrete"):
         peer_settings("sb3", load_config("cartpole-sac", environ={}), "equal")
     with pytest.raises(ConfigError, match="no published settings of td3 on LunarLanderContinuous"):
