@@ -5,7 +5,7 @@ matplotlib is imported when a picture is drawn, and through its objects alone: n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -70,15 +70,16 @@ def write_comparison(groups: Sequence[Group], path: Path, rng: np.random.Generat
     """Draws the evaluations of groups of runs: interquartile mean over the seeds, and its 95 % band.
 
     Args:
-        groups: of one environment or of several; at most as many as people can tell apart.
+        groups: of one environment; at most as many as people can tell apart.
         path: where to, a .png, .svg or .pdf.
         rng: draws the bands' resamples.
 
     Raises:
-        UsageError: the file's name has another ending.
+        UsageError: the file's name has another ending, or the groups are of several environments.
         RecordError: no run has an evaluation, metrics are damaged, or the picture cannot be written.
     """
     check_format(path)
+    check_axis(groups)
     curves = [(group, _evaluated(group)) for group in groups]
     shown = [(group, runs) for group, runs in curves if runs]
     if not shown:
@@ -100,6 +101,15 @@ def check_format(path: Path) -> None:
     """Raises UsageError if the name's ending is none of FORMATS."""
     if path.suffix.lower() not in FORMATS:
         raise UsageError(f"{path}: the file's name must end in {', '.join(FORMATS)}")
+
+
+def check_axis(groups: Iterable[Group]) -> None:
+    """Raises UsageError if the groups' returns have no axis in common: they are of several environments."""
+    environments = sorted({run.env_id for group in groups for run in group.runs})
+    if len(environments) > 1:
+        raise UsageError(
+            f"a picture compares runs of one environment; these are of {', '.join(environments)}: name those of one"
+        )
 
 
 def _evaluated(group: Group) -> list[Evaluations]:
@@ -209,5 +219,4 @@ def _verdict(evaluations: Evaluations, target: float | None) -> str:
 
 
 def _common_title(groups: Sequence[Group]) -> str:
-    environments = sorted({run.env_id for group in groups for run in group.runs})
-    return f"{', '.join(environments)}: interquartile mean over seeds, 95 % band; ended runs keep their last value"
+    return f"{groups[0].runs[0].env_id}: interquartile mean over seeds, 95 % band; ended runs keep their last value"
