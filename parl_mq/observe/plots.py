@@ -79,12 +79,11 @@ def write_comparison(groups: Sequence[Group], path: Path, rng: np.random.Generat
         RecordError: no run has an evaluation, metrics are damaged, or the picture cannot be written.
     """
     check_format(path)
-    check_axis(groups)
     curves = [(group, _evaluated(group)) for group in groups]
     shown = [(group, runs) for group, runs in curves if runs]
     if not shown:
         raise RecordError("there is nothing to draw: no run has an evaluation yet")
-    figure, panels = _two_panels(_common_title(groups))
+    figure, panels = _two_panels(_common_title([group for group, _ in shown]))
     for axes, (_, along) in zip(panels, _PANELS, strict=True):
         for index, (group, runs) in enumerate(shown):
             label = f"{group.label}, {counted(len(runs), 'run')}"
@@ -101,15 +100,6 @@ def check_format(path: Path) -> None:
     """Raises UsageError if the name's ending is none of FORMATS."""
     if path.suffix.lower() not in FORMATS:
         raise UsageError(f"{path}: the file's name must end in {', '.join(FORMATS)}")
-
-
-def check_axis(groups: Iterable[Group]) -> None:
-    """Raises UsageError if the groups' returns have no axis in common: they are of several environments."""
-    environments = sorted({run.env_id for group in groups for run in group.runs})
-    if len(environments) > 1:
-        raise UsageError(
-            f"a picture compares runs of one environment; these are of {', '.join(environments)}: name those of one"
-        )
 
 
 def _evaluated(group: Group) -> list[Evaluations]:
@@ -218,5 +208,15 @@ def _verdict(evaluations: Evaluations, target: float | None) -> str:
     return f"; reached {target:g} after {evaluations.env_steps[place]:,.0f} steps, {evaluations.wall_s[place]:.1f} s"
 
 
-def _common_title(groups: Sequence[Group]) -> str:
-    return f"{groups[0].runs[0].env_id}: interquartile mean over seeds, 95 % band; ended runs keep their last value"
+def _common_title(groups: Iterable[Group]) -> str:
+    """Of a picture of groups; their returns must have an axis in common.
+
+    Raises:
+        UsageError: they are of several environments.
+    """
+    environments = sorted({run.env_id for group in groups for run in group.runs})
+    if len(environments) > 1:
+        raise UsageError(
+            f"a picture compares runs of one environment; these are of {', '.join(environments)}: name those of one"
+        )
+    return f"{environments[0]}: interquartile mean over seeds, 95 % band; ended runs keep their last value"
