@@ -21,7 +21,7 @@ Every node counts for itself and tells the hub twice a second. From there the fi
 - `tensorboard/` beside it holds the run's figures as TensorBoard events, under `group/name`, against environment steps.
   `node.tensorboard = false` leaves them out.
 - `http://127.0.0.1:PORT/metrics` is a page for Prometheus with each node's figures, where `node.metrics_port` is set.
-- Weights & Biases gets the run's figures where `node.wandb_project` is set and `pip install 'parl-mq[wandb]'` was done.
+- Weights & Biases gets the run's figures where `node.wandb_project` is set and `pip install -e '.[wandb]'` was done.
   With `WANDB_MODE=offline` they stay on this machine.
 
 These settings are the hub's; `train` starts it with those of its own command line:

@@ -23,7 +23,7 @@ GROUPS: Final = (
     ("replay", "net", "wire"),
     ("config",),
     ("fragments", "spec", "metrics"),
-    ("errors", "presets"),
+    ("errors", "extras", "presets"),
 )
 EXCEPTIONS: Final = {
     ("config.models", "algorithms.registry"),  # loads the settings of the algorithm that a run names

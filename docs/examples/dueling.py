@@ -20,7 +20,6 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from parl_mq.algorithms.averaging import Averaging, SharedGradients
 from parl_mq.algorithms.base import Observation, TrainingBatch, UpdateOutcome
 from parl_mq.algorithms.targets import double_values, n_step_target, update_target
-from parl_mq.errors import ConfigError
 from parl_mq.model.adam import Adam
 from parl_mq.model.encoder import ObservationEncoder
 from parl_mq.model.weights import check_shapes
@@ -166,10 +165,8 @@ class DuelingPolicy:
 
 
 def _network(config: DuelingConfig, spec: TableSpec) -> DuelingNetwork:
-    space = spec.spaces[spec.action_names[0]]
-    if space.kind != "Discrete" or space.low != (0.0,):
-        raise ConfigError(f"algorithm.name: dueling needs a Discrete action that counts from 0, not {space}")
-    return DuelingNetwork(ObservationEncoder(spec).num_features, config.num_units, space.num_values)
+    num_actions = spec.spaces[spec.action_names[0]].num_values
+    return DuelingNetwork(ObservationEncoder(spec).num_features, config.num_units, num_actions)
 
 
 def _flattened(network: nn.Module) -> torch.Tensor:

@@ -11,6 +11,8 @@ from pydantic import Field, PositiveFloat, PositiveInt
 
 from parl_mq.algorithms.registry import AlgorithmEntry
 from parl_mq.config.models import AlgorithmConfig
+from parl_mq.errors import ConfigError
+from parl_mq.spec import TableSpec
 
 
 class DuelingConfig(AlgorithmConfig):
@@ -28,6 +30,12 @@ class DuelingConfig(AlgorithmConfig):
     tau: Annotated[float, Field(gt=0, le=1)] = 0.01
     temperature: PositiveFloat = 0.3
     cooling: Annotated[float, Field(gt=0, le=1)] = 0.1
+
+    def check_spaces(self, spec: TableSpec) -> None:
+        """See AlgorithmConfig: the action must be Discrete and count from 0."""
+        space = spec.spaces[spec.action_names[0]]
+        if space.kind != "Discrete" or space.low != (0.0,):
+            raise ConfigError(f"algorithm.name: dueling needs a Discrete action that counts from 0, not {space}")
 
 
 DUELING = AlgorithmEntry(settings="dueling_config:DuelingConfig", algorithm="dueling:Dueling")

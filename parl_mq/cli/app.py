@@ -38,7 +38,7 @@ wire_app = typer.Typer(name="wire", help="What nodes say to each other.", no_arg
 services_app = typer.Typer(name="services", help="The nodes of a run as services of systemd.", no_args_is_help=True)
 env_app = typer.Typer(name="env", help="What an environment is like.", no_args_is_help=True)
 
-app.command("train")(train.train)
+app.command("train", cls=train.TrainCommand)(train.train)
 app.command("presets")(settings.presets)
 app.command("runs")(runs.runs)
 app.command("status")(status.status)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from parl_mq.config.settings import Origin, Setting
 
 RUN_DIR_VARIABLE: Final = "PARL_MQ_RUN_DIR"
+RUN_DIR_HELP: Final = "The run's directory: a new one, else runs/PRESET-seedN-TIME; with --resume that of the run."
 
 
 def presets_that_start_with(typed: str) -> list[str]:
@@ -92,7 +93,7 @@ Settings = Annotated[
 ]
 RunDir = Annotated[
     Path | None,
-    typer.Option("--run-dir", envvar=RUN_DIR_VARIABLE, help="Where the run is recorded; must not exist yet."),
+    typer.Option("--run-dir", envvar=RUN_DIR_VARIABLE, help=RUN_DIR_HELP),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON to stdout.")]
 

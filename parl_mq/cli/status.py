@@ -29,9 +29,7 @@ def status(
     if as_json:
         print(json.dumps(picture.to_json(), allow_nan=False))
     elif picture.status is None:
-        print("the run has not begun: its hub has said nothing yet", file=sys.stderr)
+        print(picture.age_in_words(), file=sys.stderr)
     else:
-        ago = f"as of {picture.age_s:,.0f} s ago"
-        gone = f"the run has ended; {ago}" if picture.has_ended else f"the hub does not answer; {ago}"
-        note = "the hub says this" if picture.source == "hub" else gone
+        note = picture.age_in_words() or "the hub says this"
         print_status(picture.status, picture.failures, result_console(sys.stdout), note=note)

@@ -12,8 +12,6 @@ import typer
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from parl_mq.services.status import Picture
-
 ANY_HEIGHT: Final = 10_000
 """Lines of a picture that goes to a file or a pipe."""
 
@@ -42,23 +40,13 @@ def top(
             for number in numbers(1):
                 if picture.status is not None:
                     watcher.see(picture.status, picture.failures)
-                show(watcher.render(_note(picture), height=height()))
+                show(watcher.render(picture.age_in_words(), height=height()))
                 if picture.has_ended or number == count:
                     break
                 time.sleep(every_s)  # the period itself
                 picture = picture_of(run_dir)
         except KeyboardInterrupt:
             sys.stdout.flush()
-
-
-def _note(picture: Picture) -> str:
-    """Nothing where the hub has just said it."""
-    if picture.status is None:
-        return "the run has not begun: its hub has said nothing yet"
-    if picture.source == "hub":
-        return ""
-    gone = "the run has ended" if picture.has_ended else "the hub does not answer"
-    return f"{gone}; as of {picture.age_s:,.0f} s ago"
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from typer.core import TyperCommand
 
 from parl_mq.cli import options
 
@@ -17,6 +18,23 @@ if TYPE_CHECKING:
     from parl_mq.wire.messages import RunProgress
 
 AUTO: Final = "auto"
+
+
+class TrainCommand(TyperCommand):
+    """Knows what is meant where a setting is given as an option of its own."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """See typer.
+
+        Raises:
+            UsageError: an option that there is not has the name of a setting.
+        """
+        options = {name for parameter in self.get_params(ctx) for name in parameter.opts}
+        for word in args:
+            name = word.partition("=")[0]
+            if name.startswith("--") and name not in options:
+                _refuse_setting(name)
+        return super().parse_args(ctx, args)
 
 
 def train(
@@ -109,6 +127,15 @@ def train(
     if as_json:
         print(json.dumps(result.summary, allow_nan=False))
     raise typer.Exit(result.exit_code)
+
+
+def _refuse_setting(name: str) -> None:
+    from parl_mq.config.names import settings_called
+    from parl_mq.errors import UsageError
+
+    if called := settings_called(name.removeprefix("--").replace("-", "_")):
+        meant = " or ".join(f"--set {key}=VALUE" for key in called)
+        raise UsageError(f"{name}: there is no such option; did you mean {meant}?")
 
 
 def _count(flag: str, text: str | None) -> int | None:

@@ -282,7 +282,7 @@ def _fault(details: ErrorDetails, origin_of: _OriginFinder, prefix: Key) -> tupl
     name = ".".join(key)
     if details["type"] == "missing":
         return origin_of(key), f"{name}: is missing, and has no default"
-    message = details["msg"]
+    message = str(details["ctx"]["error"]) if details["type"] == "value_error" else details["msg"]
     return origin_of(key), f"{name}: {message[:1].lower()}{message[1:]}; got {_shown(details['input'])}"
 
 

@@ -39,6 +39,8 @@ class KnownKeys:
         """What a wrong key may have meant: its last part counts, in its own section rather than elsewhere."""
 
         def likeness(candidate: Key) -> float:
+            if _initials(candidate[-1]) == key[-1]:
+                return 1.0
             bonus = SAME_SECTION_BONUS if candidate[:-1] == key[:-1] else 0.0
             return SequenceMatcher(None, candidate[-1], key[-1]).ratio() + bonus
 
@@ -81,6 +83,12 @@ def unknown_key(setting: Setting, known: KnownKeys) -> str:
     return f"{'' if setting.origin.kind == 'environment' else f'{name}: '}there is no such setting; {hint}"
 
 
+def settings_called(name: str) -> list[str]:
+    """The settings, of whatever section and with every algorithm, whose last part this is, or its initials: `lr`."""
+    leaves = known_keys(AlgorithmConfig).leaves
+    return sorted(".".join(leaf) for leaf in leaves if name in (leaf[-1], _initials(leaf[-1])))
+
+
 def nearest_name(name: str, valid: Iterable[str]) -> str | None:
     """The most similar of the valid names, or None."""
     return next(iter(get_close_matches(name, valid, n=1, cutoff=NEAR)), None)
@@ -94,6 +102,10 @@ def _fields(model: type[BaseModel], algorithm: type[AlgorithmConfig], prefix: Ke
         yield key, annotation
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):
             yield from _fields(annotation, algorithm, key)
+
+
+def _initials(name: str) -> str:
+    return "".join(word[0] for word in name.split("_")) if "_" in name else ""
 
 
 def _siblings(key: Key, known: KnownKeys) -> list[str]:

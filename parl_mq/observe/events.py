@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from parl_mq.observe.words import faults_in_words, in_one_line
 from parl_mq.wire.messages import NodeReport, RunStatus
 
 
 def events_between(before: RunStatus, after: RunStatus) -> list[str]:
-    """Nodes that came, went, or were started again; phases; evaluations. The run's own events come first."""
+    """Nodes that came, went, or were started again; what broke; phases; evaluations. The run's own come first."""
     return [*_of_run(before, after), *_of_nodes(before, after)]
 
 
@@ -24,7 +25,7 @@ def _of_run(before: RunStatus, after: RunStatus) -> Iterator[str]:
         reason = f": {after.stop_reason}" if after.stop_reason else ""
         yield f"the run is {after.phase}{reason}"
     if after.error is not None and after.error != before.error:
-        yield f"the run has failed: {after.error.splitlines()[0]}"
+        yield f"the run has failed: {in_one_line(after.error)}"
     old, new = before.figures.get("eval_return"), after.figures.get("eval_return")
     if new is not None and new != old:
         best = " (the best so far)" if new >= after.figures.get("best_eval_return", new) else ""
@@ -38,6 +39,13 @@ def _of_nodes(before: RunStatus, after: RunStatus) -> Iterator[str]:
     for node in after.nodes:
         if (what := _of_node(known.get(node.name), node)) is not None:
             yield f"{node.name} {what}"
+        faults = _faults(node) - _faults(known.get(node.name))
+        if faults > 0:
+            yield f"{node.name}: its {faults_in_words(faults)}; its log says why"
+
+
+def _faults(node: NodeReport | None) -> float:
+    return 0.0 if node is None else node.figures.get("environment_faults_total", 0.0)
 
 
 def _of_node(before: NodeReport | None, after: NodeReport) -> str | None:

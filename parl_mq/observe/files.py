@@ -1,5 +1,8 @@
-"""Names of what lies in a run directory; those who write and those who read agree on them here."""
+"""What lies in a run directory, and whether it is in use; those who write and those who read agree on it here."""
 
+import fcntl
+import os
+import shlex
 from pathlib import Path
 from typing import Final
 
@@ -19,3 +22,21 @@ def metrics_files(run_dir: Path) -> list[Path]:
     parts = sorted(run_dir.glob("metrics.[0-9][0-9][0-9][0-9][0-9][0-9].jsonl"))
     newest = run_dir / METRICS
     return [*parts, newest] if newest.exists() else parts
+
+
+def is_held(run_dir: Path) -> bool:
+    """Whether a command runs in this directory: it keeps the lock that is tried here for a moment."""
+    number = os.open(run_dir, os.O_RDONLY)
+    try:
+        fcntl.flock(number, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(number)
+    return False
+
+
+def resume_command(run_dir: Path) -> str:
+    """The command line that goes on with a run, whatever settings it was started with."""
+    config, place = shlex.quote(str(run_dir / CONFIG)), shlex.quote(str(run_dir))
+    return f"parl-mq train {config} --run-dir {place} --resume"

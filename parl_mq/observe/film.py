@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from parl_mq.errors import RecordError, UsageError
+from parl_mq.extras import install_command
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -40,7 +41,7 @@ def check_film(path: Path) -> None:
         raise UsageError(f"{path}: there is no folder {path.parent}")
     if path.suffix.lower() == ".mp4" and find_spec("imageio_ffmpeg") is None:
         raise UsageError(
-            f"{path}: .mp4 needs the package imageio-ffmpeg (pip install 'parl-mq[video]'); .gif needs nothing more"
+            f"{path}: .mp4 needs the package imageio-ffmpeg ({install_command('video')}); .gif needs nothing more"
         )
 
 

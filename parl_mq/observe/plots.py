@@ -5,7 +5,7 @@ matplotlib is imported when a picture is drawn, and through its objects alone: n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -70,12 +70,12 @@ def write_comparison(groups: Sequence[Group], path: Path, rng: np.random.Generat
     """Draws the evaluations of groups of runs: interquartile mean over the seeds, and its 95 % band.
 
     Args:
-        groups: of one environment or of several; at most as many as people can tell apart.
+        groups: of one environment; at most as many as people can tell apart.
         path: where to, a .png, .svg or .pdf.
         rng: draws the bands' resamples.
 
     Raises:
-        UsageError: the file's name has another ending.
+        UsageError: the file's name has another ending, or the groups are of several environments.
         RecordError: no run has an evaluation, metrics are damaged, or the picture cannot be written.
     """
     check_format(path)
@@ -83,7 +83,7 @@ def write_comparison(groups: Sequence[Group], path: Path, rng: np.random.Generat
     shown = [(group, runs) for group, runs in curves if runs]
     if not shown:
         raise RecordError("there is nothing to draw: no run has an evaluation yet")
-    figure, panels = _two_panels(_common_title(groups))
+    figure, panels = _two_panels(_common_title([group for group, _ in shown]))
     for axes, (_, along) in zip(panels, _PANELS, strict=True):
         for index, (group, runs) in enumerate(shown):
             label = f"{group.label}, {counted(len(runs), 'run')}"
@@ -208,6 +208,15 @@ def _verdict(evaluations: Evaluations, target: float | None) -> str:
     return f"; reached {target:g} after {evaluations.env_steps[place]:,.0f} steps, {evaluations.wall_s[place]:.1f} s"
 
 
-def _common_title(groups: Sequence[Group]) -> str:
+def _common_title(groups: Iterable[Group]) -> str:
+    """Of a picture of groups; their returns must have an axis in common.
+
+    Raises:
+        UsageError: they are of several environments.
+    """
     environments = sorted({run.env_id for group in groups for run in group.runs})
-    return f"{', '.join(environments)}: interquartile mean over seeds, 95 % band; ended runs keep their last value"
+    if len(environments) > 1:
+        raise UsageError(
+            f"a picture compares runs of one environment; these are of {', '.join(environments)}: name those of one"
+        )
+    return f"{environments[0]}: interquartile mean over seeds, 95 % band; ended runs keep their last value"

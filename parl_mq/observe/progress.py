@@ -14,11 +14,14 @@ from rich.table import Table
 from rich.text import Text
 
 from parl_mq.config.models import RunConfig
+from parl_mq.observe.words import most_urgent
 from parl_mq.wire.messages import RunProgress, RunStatus
 
 LINE_EVERY_S: Final = 5.0
 """Seconds between two plain lines of one phase."""
 MAX_NODES_SHOWN: Final = 12
+MAX_NAME: Final = 20
+"""Columns of a node's name; a longer one is folded, and leaves room for what the node waits for."""
 NO_WIDTH_LIMIT: Final = 10_000
 """Columns of a plain line, which goes to files and pipes and is not wrapped."""
 
@@ -157,15 +160,15 @@ def in_sentences(waiting: Mapping[str, str]) -> list[str]:
 
 
 def _node_table(progress: RunProgress) -> Table:
-    """Nodes that wait come first, because they explain what the others do."""
+    """Nodes that wait are shown before others, because they explain what those do."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for name in ("node", "state", "waits for"):
-        table.add_column(name, no_wrap=name != "waits for", overflow="ellipsis")
-    nodes = sorted(progress.nodes, key=lambda node: node[2] is None)
-    for name, state, waiting_for in nodes[:MAX_NODES_SHOWN]:
+    table.add_column("node", overflow="fold", max_width=MAX_NAME)
+    table.add_column("state", no_wrap=True)
+    table.add_column("waits for")
+    for name, state, waiting_for in most_urgent(progress.nodes, lambda node: node[2] is None, MAX_NODES_SHOWN):
         table.add_row(Text(name), Text(state), Text(waiting_for or "", "yellow"))
-    if len(nodes) > MAX_NODES_SHOWN:
-        table.add_row(f"and {len(nodes) - MAX_NODES_SHOWN} more", "", "")
+    if len(progress.nodes) > MAX_NODES_SHOWN:
+        table.add_row(f"and {len(progress.nodes) - MAX_NODES_SHOWN} more", "", "")
     return table
 
 

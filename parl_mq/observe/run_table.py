@@ -14,7 +14,7 @@ from rich.text import Text
 
 from parl_mq.observe.comparison import Comparison, Group
 from parl_mq.observe.runs import Run
-from parl_mq.observe.words import compact, counted, seconds
+from parl_mq.observe.words import compact, counted, in_one_line, seconds
 
 NO_WIDTH_LIMIT: Final = 10_000
 """Columns of what goes to files and pipes, which nobody wraps."""
@@ -30,7 +30,7 @@ def result_console(stream: TextIO) -> Console:
 
 
 def print_runs(groups: Iterable[tuple[Group, Comparison]], console: Console) -> None:
-    """Writes every group's runs and its comparison; at most 80 columns are needed."""
+    """Writes every group's runs and its comparison; the tables need 80 columns at most."""
     for number, (group, comparison) in enumerate(groups):
         if number:
             console.print()
@@ -41,7 +41,8 @@ def print_runs(groups: Iterable[tuple[Group, Comparison]], console: Console) -> 
         console.print(_table(group.runs))
         for run in group.runs:
             if run.error is not None:
-                console.print(Text(f"{_shortest(run.path)} failed: {run.error.splitlines()[0]}", STYLES["failed"]))
+                told = f"{_shortest(run.path)} failed: {in_one_line(run.error)}"
+                console.print(Text(told, STYLES["failed"]), soft_wrap=True)  # so that a command in it can be copied
         console.print(Text(in_words(comparison)))
 
 

@@ -12,10 +12,12 @@ from typing import Any, Final, Literal
 
 from parl_mq.errors import RecordError, UsageError
 from parl_mq.observe.curves import EMPTY, has_ended, read_curve
-from parl_mq.observe.files import CHECKPOINTS, CONFIG, METRICS, SUMMARY
+from parl_mq.observe.files import CHECKPOINTS, CONFIG, METRICS, SUMMARY, is_held, resume_command
+from parl_mq.observe.words import moment
 
-SILENT_AFTER_S: Final = 30.0
-"""A run writes metrics every second; one that wrote none for so long, and no summary, was cut off."""
+SILENT_AFTER_S: Final = 5.0
+"""A run writes metrics every second; where none came for so long, no summary, and no command holds the directory any
+more, all its processes are dead."""
 MAX_DEPTH: Final = 3
 """Levels of folders that are searched for runs; deeper ones belong to something else."""
 
@@ -29,7 +31,7 @@ class Run:
 
     Attributes:
         path: its directory.
-        state: `failed` too if it was cut off without a summary.
+        state: `failed` too if its processes died without a summary.
         error: why it failed.
         settings: as in its config.toml, by dotted key.
         eval_return: mean return of the newest evaluation, or None before the first.
@@ -129,6 +131,11 @@ def read_settings(path: Path) -> Settings:
     return settings
 
 
+def dead_in_words(path: Path, since: float) -> str:
+    """What is said of a run whose processes have all died; they last wrote then (wall time, s)."""
+    return f"presumed dead since {moment(since)}, and this is from then; go on with `{resume_command(path)}`"
+
+
 def dotted(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """The values of nested tables by dotted key."""
     for name, value in table.items():
@@ -169,19 +176,19 @@ def _ended(path: Path, settings: Settings, summary: Mapping[str, Any]) -> Run:
 
 
 def _without_summary(path: Path, settings: Settings, now: float) -> Run:
-    """A run that is still going, or was cut off: its metrics say how far it came."""
+    """A run that is still going, or whose processes have died: its metrics say how far it came."""
     metrics = path / METRICS
     has_begun = metrics.exists()
-    silent_s = now - (metrics if has_begun else path).stat().st_mtime
+    written_at = (metrics if has_begun else path).stat().st_mtime
     curve = read_curve(path) if has_begun else EMPTY
-    is_silent = silent_s > SILENT_AFTER_S
+    is_dead = now - written_at > SILENT_AFTER_S and not is_held(path)
     judged = curve.evaluations.mean_return
     target = settings.get("stop.target_return")
     place = None if target is None else curve.evaluations.first_at_least(target)
     return Run(
         path,
-        "failed" if is_silent else "running",
-        f"cut off: no summary, and nothing written for {silent_s:.0f} s" if is_silent else None,
+        "failed" if is_dead else "running",
+        dead_in_words(path, written_at) if is_dead else None,
         settings,
         reached=place is not None,
         eval_return=float(judged[-1]) if len(judged) else None,

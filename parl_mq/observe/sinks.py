@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol
 
 from parl_mq.config.models import RunConfig
 from parl_mq.errors import ConfigError
+from parl_mq.extras import install_command
 from parl_mq.metrics import known_figures, metric_of, parted
 from parl_mq.observe.tensorboard import EventFile
 
@@ -67,7 +68,7 @@ class WeightsAndBiases:
         except ImportError as error:
             raise ConfigError(
                 f"node.wandb_project = {project!r}: the package wandb is not installed here; "
-                "pip install 'parl-mq[wandb]', or leave the setting out"
+                f"{install_command('wandb')}, or leave the setting out"
             ).about("node.wandb_project") from error
         self._error: type[Exception] = wandb.Error
         try:

@@ -11,6 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from parl_mq.observe.events import failure_in_words
+from parl_mq.observe.progress import MAX_NAME
+from parl_mq.observe.words import faults_in_words, in_one_line
 from parl_mq.wire.messages import NodeReport, RunStatus
 
 STYLES: Final = {"healthy": "green", "silent": "yellow", "away": "yellow", "left": "dim", "failed": "red"}
@@ -31,9 +33,9 @@ def print_status(status: RunStatus, failures: Sequence[Failure], console: Consol
     """
     title = Text.assemble((status.preset, "bold"), f": {status.algorithm} on {status.env_id}, run {status.run_id}")
     console.print(title)
-    console.print(Text(f"{status.phase} after {status.wall_s:,.0f} s; {note}"))
+    console.print(Text(f"{status.phase} after {status.wall_s:,.0f} s; {note}"), soft_wrap=True)
     if status.error is not None:
-        console.print(Text(f"failed: {status.error.splitlines()[0]}", "red"))
+        console.print(Text(f"failed: {in_one_line(status.error)}", "red"))
     elif status.stop_reason:
         console.print(Text(f"stopped because {status.stop_reason}"))
     for line in _figures(status):
@@ -47,10 +49,13 @@ def print_status(status: RunStatus, failures: Sequence[Failure], console: Consol
 def rows_in_words(books: Mapping[str, int]) -> str:
     """What became of the actors' rows, as the two sums that must come out even."""
     known = {name: f"{value:,}" for name, value in books.items()}
-    return (
+    told = (
         "rows: {sent} sent = {acknowledged} acknowledged + {abandoned} abandoned + {under_way} under way;\n"
         "      {stored} of them are stored, {lost} were lost with a ring"
     ).format_map(known)
+    if books["stored"] + books["lost"] > books["acknowledged"]:
+        told += "\n      (replay nodes told theirs later than the actors did)"
+    return told
 
 
 def _figures(status: RunStatus) -> list[str]:
@@ -65,13 +70,16 @@ def _figures(status: RunStatus) -> list[str]:
     if "eval_return" in figures:
         target = "" if status.target_return is None else f" (target {status.target_return:g})"
         lines.append(f"evaluation {figures['eval_return']:,.4g}{target}, best {figures['best_eval_return']:,.4g}")
+    if faults := figures.get("environment_faults_total"):
+        lines.append(f"{faults_in_words(faults)}: see logs/actor-*.log")
     return lines
 
 
 def _node_table(nodes: Sequence[NodeReport]) -> Table:
     """Nodes that wait, and those that are not well, come first."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, width=80)
-    for name in ("node", "health", "state", "starts"):
+    table.add_column("node", overflow="fold", max_width=MAX_NAME)
+    for name in ("health", "state", "starts"):
         table.add_column(name, no_wrap=True, justify="right" if name == "starts" else "left")
     table.add_column("waits for", ratio=1)
     for node in sorted(nodes, key=lambda node: (node.health in ("healthy", "left"), node.waiting_for is None)):

@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from parl_mq.observe.words import faults_in_words, in_one_line
+
 
 def print_summary(summary: Mapping[str, Any], stream: TextIO, *, reached_before: bool = False) -> None:
     """Writes the summary for people.
@@ -36,7 +38,7 @@ def summary_table(summary: Mapping[str, Any], *, reached_before: bool = False) -
 def _verdict(summary: Mapping[str, Any], reached_before: bool) -> Text:
     target = summary.get("target_return")
     if (error := summary.get("error")) is not None:
-        return Text(f"failed: {str(error).splitlines()[0]}", "bold red")
+        return Text(f"failed: {in_one_line(str(error))}", "bold red")
     if target is None:
         return Text("done", "bold")
     if summary.get("reached"):
@@ -58,6 +60,7 @@ def _rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("samples per insert", _words(summary, "{samples_per_insert:.3g}")),
         ("wall time", _words(summary, "{wall_s:.1f} s")),
         ("restarts", _restarts(summary)),
+        ("environment faults", _faults(summary)),
         ("stopped because", _words(summary, "{stop_reason}")),
         ("run directory", _words(summary, "{run_dir}")),
     ]
@@ -68,6 +71,11 @@ def _restarts(summary: Mapping[str, Any]) -> str:
     """Which nodes failed and were started again, how often, and how each ended the first time."""
     first = {row["node"]: row["how"] for row in reversed(summary.get("failures") or [])}
     return "\n".join(f"{name} x{count}: {first[name]}" for name, count in (summary.get("restarts") or {}).items())
+
+
+def _faults(summary: Mapping[str, Any]) -> str:
+    number = summary.get("environment_faults", 0)
+    return f"{faults_in_words(number)}: see logs/actor-*.log" if number else ""
 
 
 def _words(summary: Mapping[str, Any], form: str) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from math import ceil
 from typing import Any, Final
 
 from rich import box
@@ -14,14 +17,16 @@ from rich.text import Text
 
 from parl_mq.config.models import RunConfig
 from parl_mq.observe.events import events_between, failure_in_words
-from parl_mq.observe.progress import figure_grid, headline
+from parl_mq.observe.progress import MAX_NAME, figure_grid, headline
 from parl_mq.observe.status_view import STYLES
-from parl_mq.observe.words import compact
+from parl_mq.observe.words import compact, most_urgent
 from parl_mq.wire.messages import NodeReport, RunStatus
 
 MAX_EVENTS: Final = 200
 """Events that are remembered."""
 WIDTH: Final = 80
+DOES_WIDTH: Final = 26
+"""Columns that there are at least for what a node does or waits for; a longer text goes on in the next line."""
 RATES: Final[Mapping[str, Sequence[tuple[str, str]]]] = {
     "actor": (("env_steps_total", "steps/s"),),
     "learner": (("updates_total", "updates/s"),),
@@ -72,12 +77,14 @@ class Watcher:
         if status is None:
             return Text(note)
         pairs = headline(status, self._config)
-        left = max(height - 4 - (len(pairs) + 1) // 2, 6)
+        left = max(height - 4 - len(note) // WIDTH - (len(pairs) + 1) // 2, 6)
         rows = [
             _row(node, _figures_before(self._before, node), _seconds(self._before, status)) for node in status.nodes
         ]
-        shown = max(min(len(rows), left - 4), 1)
-        events = [*self.events][-max(left - shown - 4, 0) :] if left - shown > 4 else []
+        lines = list(accumulate(row.num_lines for row in sorted(rows, key=lambda row: row.rank)))
+        shown = max(bisect(lines, left - 4), 1)
+        left -= 4 + (lines[min(shown, len(lines)) - 1] if lines else 1)
+        events = [*self.events][-left:] if left > 0 else []
         return Group(_title(status, note), figure_grid(pairs), _node_table(rows, shown), *_event_lines(events))
 
 
@@ -92,8 +99,23 @@ class _Row:
 
     @property
     def rank(self) -> tuple[bool, bool]:
-        """Those that are not well come first, then those that wait: they explain what the others do."""
+        """Where not all can be shown, those that are not well are, then those that wait: they explain the others."""
         return self.node.health in ("healthy", "left"), self.node.waiting_for is None
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits, as far as anybody knows."""
+        return self.node.waiting_for is not None and self.node.health in ("healthy", "silent", "away")
+
+    @property
+    def does(self) -> str:
+        """What it does, or waits for."""
+        return f"{self.node.waiting_for} ({self.node.waiting_s:,.0f} s)" if self.waits else self.node.state
+
+    @property
+    def num_lines(self) -> int:
+        """Of the table, about."""
+        return max(self.rate.count("\n") + 1, ceil(len(self.node.name) / MAX_NAME), ceil(len(self.does) / DOES_WIDTH))
 
 
 def _row(node: NodeReport, before: Mapping[str, float] | None, seconds: float) -> _Row:
@@ -106,7 +128,7 @@ def _row(node: NodeReport, before: Mapping[str, float] | None, seconds: float) -
     processor, memory = per_s("cpu_seconds_total"), node.figures.get("rss_bytes")
     return _Row(
         node,
-        " ".join(f"{compact(rate)} {unit}" for rate, unit in known if rate is not None),
+        "\n".join(f"{compact(rate)} {unit}" for rate, unit in known if rate is not None),
         "" if processor is None else f"{processor:.0%}",
         "" if memory is None else compact(memory),
     )
@@ -133,12 +155,14 @@ def _title(status: RunStatus, note: str) -> Text:
 
 
 def _node_table(rows: Sequence[_Row], shown: int) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), width=WIDTH)
-    for name, justify in (("node", "left"), ("health", "left"), ("rate", "left"), ("cpu", "right"), ("mem", "right")):
-        table.add_column(name, no_wrap=True, justify="right" if justify == "right" else "left")
-    table.add_column("does, or waits for", no_wrap=True, overflow="ellipsis", ratio=1)
-    ordered = sorted(rows, key=lambda row: row.rank)
-    for row in ordered[:shown]:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), width=WIDTH)
+    table.add_column("node", overflow="fold", max_width=MAX_NAME)
+    table.add_column("health", no_wrap=True)
+    table.add_column("rate", no_wrap=True)
+    for name in ("cpu", "mem"):
+        table.add_column(name, no_wrap=True, justify="right")
+    table.add_column("does, or waits for", width=DOES_WIDTH, ratio=1)
+    for row in most_urgent(rows, lambda row: row.rank, shown):
         table.add_row(*_cells(row))
     if len(rows) > shown:
         table.add_row(f"and {len(rows) - shown} more", "", "", "", "", "")
@@ -148,15 +172,13 @@ def _node_table(rows: Sequence[_Row], shown: int) -> Table:
 def _cells(row: _Row) -> list[Text]:
     node = row.node
     health = node.health + (f" {node.silent_s:,.0f} s" if node.health in ("silent", "away") else "")
-    waits = node.waiting_for is not None and node.health in ("healthy", "silent", "away")
-    does = Text(f"{node.waiting_for} ({node.waiting_s:,.0f} s)", "yellow") if waits else Text(node.state)
     return [
         Text(node.name),
         Text(health, STYLES[node.health]),
         Text(row.rate),
         Text(row.processor),
         Text(row.memory),
-        does,
+        Text(row.does, "yellow" if row.waits else ""),
     ]
 
 

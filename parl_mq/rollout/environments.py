@@ -15,6 +15,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 
 from parl_mq.config.models import EnvironmentConfig
 from parl_mq.errors import EnvironmentFault
+from parl_mq.extras import install_command
 from parl_mq.rollout.lookup import environment_spec
 from parl_mq.rollout.thread_vector import ThreadVectorEnv
 from parl_mq.spec import spec_of
@@ -184,4 +185,4 @@ def _translated(env_id: str) -> Iterator[None]:
 def _extra_for(env_id: str) -> str:
     registered = gymnasium.registry.get(env_id.rpartition(":")[2])
     groups = [extra for extra in EXTRAS if registered is not None and f".{extra}." in str(registered.entry_point)]
-    return f" (here: pip install 'parl-mq[{groups[0]}]')" if groups else ""
+    return f" (here: {install_command(groups[0])})" if groups else ""

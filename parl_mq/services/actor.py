@@ -245,7 +245,10 @@ class Actor:
         while self._rollout.collector.next_rows and not self._stop.is_set():
             if await self._has_credit():
                 await self._send_cut()
-        await self._rollout.begin_again(fault, self._stop)
+        try:
+            await self._rollout.begin_again(fault, self._stop)
+        finally:
+            self._count()
 
     def _note(self, collected: Collected) -> None:
         is_first = not self._env_steps and collected.num_steps

@@ -188,7 +188,9 @@ def _observations(seen: _Seen) -> Finding:
     if not seen.num_outside:
         return Finding("observations", "ok", f"{seen.num_steps:,} lie within the space")
     return Finding(
-        "observations", "note", f"{seen.num_outside:,} of {seen.num_steps:,} do not fit the space: {seen.first_outside}"
+        "observations",
+        "note",
+        f"{seen.num_outside:,} of {seen.num_steps:,} do not fit the space; the first: {seen.first_outside}",
     )
 
 

@@ -195,6 +195,7 @@ class Hub:
             "interrupted": state.was_interrupted,
             "error": None if state.error is None else state.error[0],
             "rows": {**state.rows().to_json(), "balanced": state.rows().is_balanced},
+            "environment_faults": int(figures.get("environment_faults_total", 0.0)),
             "lost_updates": int(figures["lost_updates_total"]),
             "restarts": dict(Counter(row["node"] for row in failures if row["restart"] is not None)),
             "failures": failures,

@@ -335,8 +335,8 @@ class HubState:
 
     def _end_on_request(self, request: StopRequest, now: float) -> list[Outgoing]:
         for name in request.lost:
-            if (node := self._roster.named(name)) is not None:
-                node.has_left = True
+            if (node := self._roster.named(name)) is not None and not node.has_left:
+                node.has_left, node.state, node.waiting_for = True, "failed", None
                 self.tally.note_gone(node, in_order=False)
         if request.error_code is not None:
             return self.fail(request.reason, request.error_code, now)
@@ -350,7 +350,7 @@ class HubState:
             node.counters = known_figures(goodbye.counters)
             self.tally.note_counters(node)
             self.tally.note_gone(node, in_order=goodbye.error is None)
-            node.state, node.waiting_for = "gone" if goodbye.error is None else "failed", None
+            node.state, node.waiting_for = "ended" if goodbye.error is None else "failed", None
             seen += self._note_learner_gone(node.name, "has failed" if goodbye.error else "has left")
         return [*seen, *self._move_on(now)]
 
@@ -532,7 +532,7 @@ class HubState:
     def rows(self) -> RowCounts:
         """What became of the actors' rows; final once the run is over."""
         replays = [node for node in self._roster if node.role == "replay"]
-        is_told = all(node.has_left and node.state == "gone" for node in replays)
+        is_told = all(node.has_left and node.state == "ended" for node in replays)
         return self.tally.books.counts(is_final=self.phase == "done" and not is_told)
 
     def memory(self, now: float) -> RunMemory:

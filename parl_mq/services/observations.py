@@ -28,24 +28,24 @@ def _bounds(space: Space) -> str:
 
 
 def mismatch(spec: TableSpec, obs: Any) -> str:
-    """Why an observation is not in its space: the first part of it that does not fit."""
+    """Why an observation is not in its space, as a sentence about `it` or about the first part that does not fit."""
     for name in spec.observation_names:
-        prefix = f"{name} " if "/" in name else ""
+        part = name if "/" in name else "it"
         try:
             column, space, array = spec[name], spec.spaces[name], np.asarray(_leaf(obs, name))
         except (KeyError, IndexError, TypeError):
-            return f"{prefix}is missing"
+            return f"{part} is missing"
         if array.shape != column.shape:
-            return f"{prefix}has the shape {list(array.shape)} instead of {list(column.shape)}"
+            return f"{part} has the shape {list(array.shape)} instead of {list(column.shape)}"
         if array.dtype != column.dtype and space.kind != "Discrete":
-            return f"{prefix}is {array.dtype} instead of {column.dtype} (parl_mq converts it)"
+            return f"{part} is {array.dtype} instead of {column.dtype} (parl_mq converts it)"
         if not np.isfinite(array).all():
-            return f"{prefix}is not finite"
+            return f"{part} is not finite"
         low, high = np.reshape(space.low, -1), np.reshape(space.high, -1)
         outside = (array.ravel() < low) | (array.ravel() > high)
         if outside.any():
             place = int(np.flatnonzero(outside)[0])
-            return f"{prefix}element {place} is {array.ravel()[place]:.6g}, outside {_bounds(space)}"
+            return f"element {place} of {part} is {array.ravel()[place]:.6g}, outside {_bounds(space)}"
     return f"its parts fit, but it is a {type(obs).__name__}"
 
 

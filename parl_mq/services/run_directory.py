@@ -15,7 +15,7 @@ from typing import Any, Final
 from parl_mq.config.loader import dump_toml, load_config
 from parl_mq.config.models import RunConfig, Section
 from parl_mq.errors import EXIT_TEMPORARY, CodedError, ConfigError, RecordError, SnapshotError
-from parl_mq.observe.files import CHECKPOINTS, CONFIG, LOGS, METRICS, SUMMARY
+from parl_mq.observe.files import CHECKPOINTS, CONFIG, LOGS, METRICS, SUMMARY, resume_command
 from parl_mq.services.files import append_line, write_atomically, writing
 from parl_mq.services.metrics_parts import part_if_large
 from parl_mq.services.run_memory import RunMemory
@@ -50,9 +50,10 @@ class RunDirectory:
         try:
             path.mkdir(parents=True)
         except FileExistsError as error:
-            raise ConfigError(
-                f"run directory {path} exists already; name another one with --run-dir, or go on with it by --resume"
-            ).about(RUN_DIR) from error
+            goes_on = f", or go on with it: `{resume_command(path)}`" if cls(path).config.is_file() else ""
+            raise ConfigError(f"run directory {path} exists already; name another one with --run-dir{goes_on}").about(
+                RUN_DIR
+            ) from error
         except OSError as error:
             raise ConfigError(f"run directory {path} cannot be made: {error.strerror}").about(RUN_DIR) from error
         directory = cls(path)

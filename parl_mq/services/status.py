@@ -13,6 +13,8 @@ import uvloop
 from parl_mq.errors import EXIT_NOT_ALLOWED, CodedError, RecordError
 from parl_mq.net.endpoints import is_served
 from parl_mq.net.zmq_channel import Network
+from parl_mq.observe.files import is_held
+from parl_mq.observe.runs import SILENT_AFTER_S, dead_in_words
 from parl_mq.services.joining import CONTROL_MESSAGE_BYTES
 from parl_mq.services.run_directory import RunDirectory
 from parl_mq.wire.codec import Decoder, encode
@@ -27,17 +29,21 @@ class Picture:
     """A run at one moment.
 
     Attributes:
+        path: the run's directory.
         status: what its hub says or said; None where it never said anything.
         source: `hub`, or `directory` where the hub does not answer.
-        age_s: seconds since it was said.
+        age_s: seconds since it was said, or, where nothing was, since the directory was made.
         has_ended: the hub has written its summary.
+        is_dead: it has not, and no process of the run is left.
         failures: nodes that ended unasked, oldest first: `time_s`, `node`, `how`, `restart`, `told`.
     """
 
+    path: Path
     status: RunStatus | None
     source: str
     age_s: float
     has_ended: bool
+    is_dead: bool
     failures: list[dict[str, Any]]
 
     def to_json(self) -> dict[str, Any]:
@@ -48,10 +54,21 @@ class Picture:
             "source": self.source,
             "age_s": round(self.age_s, 3),
             "has_ended": self.has_ended,
+            "is_dead": self.is_dead,
             **(status or {}),
             "nodes": nodes,
             "failures": self.failures,
         }
+
+    def age_in_words(self) -> str:
+        """Where this comes from, and how new it is; nothing where the hub has just said it."""
+        if self.source == "hub":
+            return ""
+        if self.is_dead:
+            return dead_in_words(self.path, time.time() - self.age_s)
+        if self.status is None:
+            return "the run has not begun: its hub has said nothing yet"
+        return f"the {'run has ended' if self.has_ended else 'hub does not answer'}; as of {self.age_s:,.0f} s ago"
 
 
 def picture_of(path: Path) -> Picture:
@@ -75,16 +92,18 @@ def _picture_of(path: Path) -> Picture:
     directory = RunDirectory(path)
     if not directory.config.is_file():
         raise RecordError(f"{path} is no run directory: it has no {directory.config.name}")
-    status, source, age_s = None, "directory", 0.0
+    status, written_at = None, directory.config.stat().st_mtime
     endpoint = directory.read_endpoint()
     if endpoint is not None and (is_served(endpoint) or not endpoint.startswith("ipc://")):
         status = _asked(endpoint)
-    if status is not None:
-        source = "hub"
-    elif (written := directory.read_status()) is not None:
-        status, age_s = RunStatus.model_validate(written[0]), max(0.0, time.time() - written[1])
+    is_told = status is not None
+    if not is_told and (written := directory.read_status()) is not None:
+        status, written_at = RunStatus.model_validate(written[0]), written[1]
+    age_s = 0.0 if is_told else max(0.0, time.time() - written_at)
     has_ended = directory.read_summary() is not None
-    return Picture(status, source, age_s, has_ended, directory.read_failures())
+    is_dead = age_s > SILENT_AFTER_S and not has_ended and not is_held(path)
+    source = "hub" if is_told else "directory"
+    return Picture(path, status, source, age_s, has_ended, is_dead, directory.read_failures())
 
 
 def _asked(endpoint: str) -> RunStatus | None:

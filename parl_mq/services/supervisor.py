@@ -29,6 +29,7 @@ from parl_mq.errors import (
 )
 from parl_mq.net.endpoints import check_endpoint
 from parl_mq.net.zmq_channel import Network
+from parl_mq.observe.words import faults_in_words
 from parl_mq.replay.memory import mib
 from parl_mq.services.attachment import KEYS, PublicPlace, invite_guest
 from parl_mq.services.early_start import EarlyStart
@@ -37,7 +38,7 @@ from parl_mq.services.hub_link import HubLink
 from parl_mq.services.log_files import keep_small
 from parl_mq.services.nursery import Nursery
 from parl_mq.services.processes import Child
-from parl_mq.services.restarts import FailureRecord
+from parl_mq.services.restarts import FailureRecord, cause_in_words
 from parl_mq.services.rings import rings_of_run
 from parl_mq.services.run_directory import RunDirectory
 from parl_mq.services.runtime import StopSignal, first_cause
@@ -160,6 +161,7 @@ class Supervisor:
         self._is_over = False
         self._told_trouble: str | None = None
         self._told_losses: dict[str, float] = {}
+        self._told_faults = 0.0
 
     async def run(self, stop: StopSignal, kill: StopSignal) -> None:
         """Runs to the end; afterwards no process of the run is alive, and a ring is left only if it was cut off.
@@ -252,7 +254,7 @@ class Supervisor:
         failure = await asyncio.shield(self._failed)
         self._end_has_begun.set()
         lost = [child.name for child in self._children.values() if not child.is_alive]
-        reason = str(failure)[:MAX_REASON]
+        reason = _shortened(str(failure))
         link.deliver(StopRequest(reason=reason, interrupted=True, error_code=failure.code, lost=lost))
 
     async def _report_lost(self, link: HubLink) -> None:
@@ -393,6 +395,7 @@ class Supervisor:
         if progress.phase in ("stopping", "done"):
             self._is_stopping.set()
         self._tell_losses(progress)
+        self._tell_faults(progress.figures.get("environment_faults_total", 0.0))
         self._tell_trouble(progress.trouble)
         self._on_progress(progress)
         if progress.phase == "done":
@@ -404,6 +407,12 @@ class Supervisor:
             if (more := lost - self._told_losses.setdefault(name, lost)) > 0:
                 self._told_losses[name] = lost
                 self._on_event(words.format(more))
+
+    def _tell_faults(self, num_faults: float) -> None:
+        """Told at the first one, and whenever there are twice as many: a line for each might hide all others."""
+        if num_faults >= max(1.0, 2 * self._told_faults):
+            self._told_faults = num_faults
+            self._on_event(f"{faults_in_words(num_faults)}: see {self._directory.logs}/actor-*.log")
 
     def _tell_trouble(self, trouble: str | None) -> None:
         if trouble != self._told_trouble:
@@ -471,11 +480,21 @@ def _endpoint(folder: Path, name: str) -> str:
 def _last_failure(child: Child, record: FailureRecord, code: int | None) -> str:
     if record.num_failures == 1 or code in BEYOND_REPAIR:
         return child.end_in_words()
-    first = "".join(f"\n  {line}" for line in record.first_words.splitlines())
+    if record.is_constant:
+        often, when, told = "twice in the same way before it got anything done", "each", child.cause()
+    else:
+        often, when, told = f"{record.num_failures} times", "the first", record.first_words
+    lines = "".join(f"\n  {line}" for line in told.splitlines())
     return (
-        f"{child.name} failed {record.num_failures} times; at last it {child.how_it_ended()}; the first time it said:"
-        + (first or " nothing")
+        f"{child.name} failed {often}; at last it {child.how_it_ended()}; {when} time it said:{lines}\n"
+        f"{cause_in_words(told)}"
     )
+
+
+def _shortened(reason: str) -> str:
+    """Its beginning and its end, which names the cause."""
+    half = MAX_REASON // 2
+    return reason if len(reason) <= MAX_REASON else f"{reason[:half]}\n  ...\n{reason[-half:]}"
 
 
 def _exit_code(returncode: int | None) -> int:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import threading
 import time
 
@@ -16,6 +17,7 @@ from parl_mq.services.runtime import StopSignal
 from parl_mq.wire.codec import encode
 from parl_mq.wire.messages import Heartbeat, Welcome
 from tests.cli.command import run_command
+from tests.observe.statuses import status
 from tests.services.builders import hello, small_config, soon
 
 FAILURE = {
@@ -103,6 +105,35 @@ def test_of_a_hub_that_is_gone_the_last_known_state_is_shown(directory, hub_at_w
     out = shown(monkeypatch, capsys, str(directory.path))
     assert "the hub does not answer; as of" in out
     assert "actor-0" in out
+
+
+def left_by_a_dead_hub(directory, **changes):
+    """What a hub wrote a minute before it was killed."""
+    directory.write_status(status(**changes).model_dump(mode="json", exclude={"kind"}))
+    an_age_ago = time.time() - 60
+    os.utime(directory.path / "status.json", (an_age_ago, an_age_ago))
+
+
+BOOKS = {"sent": 10, "acknowledged": 10, "abandoned": 0, "under_way": 0, "stored": 12, "lost": 0}
+
+
+def test_a_run_whose_processes_were_killed_is_presumed_dead(directory, monkeypatch, capsys):
+    left_by_a_dead_hub(directory, books=BOOKS)
+    with directory.held():
+        assert "the hub does not answer; as of 60 s ago" in shown(monkeypatch, capsys, str(directory.path))
+    out = shown(monkeypatch, capsys, str(directory.path))
+    assert "presumed dead since" in out
+    assert f"`parl-mq train {directory.config} --run-dir {directory.path} --resume`" in out
+    assert "replay nodes told theirs later than the actors did" in out
+    assert json.loads(shown(monkeypatch, capsys, str(directory.path), "--json"))["is_dead"]
+
+
+def test_a_failed_run_says_why(directory, monkeypatch, capsys):
+    left_by_a_dead_hub(
+        directory, books=BOOKS, error="actor-0 ended; the end of its log:\n  line\n  ValueError: joint 7"
+    )
+    out = shown(monkeypatch, capsys, str(directory.path))
+    assert "failed: actor-0 ended; the end of its log: ValueError: joint 7" in out
 
 
 def test_a_run_without_a_word_of_its_hub_has_not_begun(directory, monkeypatch, capsys):

@@ -153,6 +153,16 @@ def test_flags_that_contradict_each_other_are_refused(
     assert fake_run.config is None
 
 
+@pytest.mark.parametrize(
+    ("option", "meant"), [("--lr", "algorithm.learning_rate"), ("--buffer-size=9", "replay.buffer_size")]
+)
+def test_a_setting_that_is_no_option_is_answered_with_its_key(
+    option: str, meant: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _main(monkeypatch, "train", "cartpole-dqn", option, "9") == EXIT_USAGE
+    assert f"did you mean --set {meant}=VALUE?" in capsys.readouterr().err
+
+
 def test_one_flag_does_not_contradict_itself(
     fake_run: FakeRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

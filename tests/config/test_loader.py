@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
+from pydantic import ValidationError, field_validator
 
+from parl_mq.algorithms.registry import AlgorithmEntry
 from parl_mq.config.loader import (
     LoadedConfig,
     dump_toml,
@@ -13,7 +14,7 @@ from parl_mq.config.loader import (
     load_with_origins,
     preset_names,
 )
-from parl_mq.config.models import EnvironmentConfig, RunConfig
+from parl_mq.config.models import AlgorithmConfig, EnvironmentConfig, RunConfig
 from parl_mq.config.settings import OTHER_VARIABLES, Origin, Setting
 from parl_mq.errors import ConfigError, MemoryRefused, PeerTimeout, UsageError
 
@@ -27,6 +28,20 @@ name = "dqn"
 [replay]
 buffer_size = 20_000
 """
+
+
+class PickySettings(AlgorithmConfig):
+    width: int = 8
+
+    @field_validator("width")
+    @classmethod
+    def _check_width(cls, width: int) -> int:
+        if width % 8:
+            raise ValueError("must be a multiple of 8")
+        return width
+
+
+PICKY = AlgorithmEntry(f"{__name__}:PickySettings", "builtins:object")
 
 
 @pytest.fixture
@@ -190,6 +205,7 @@ def test_misspelt_flag_is_a_usage_error_with_the_nearest_name() -> None:
         ("replai.buffer_size", "replay.buffer_size"),
         ("replay.gamma", "algorithm.gamma"),
         ("lerning_rate", "algorithm.learning_rate"),
+        ("algorithm.lr", "algorithm.learning_rate"),
         ("replay.buffer_size.rows", "replay.buffer_size"),
         ("algorithm.hidden_size", "algorithm.hidden_sizes"),
         ("replai", "replay"),
@@ -211,6 +227,12 @@ def test_misspelt_key_in_a_file_names_file_and_line(run_file: Path) -> None:
     assert not isinstance(error, UsageError)
     assert str(error).startswith(f"{run_file}:7: algorithm.lerning_rate: ")
     assert "did you mean algorithm.learning_rate?" in str(error)
+
+
+def test_own_settings_speak_for_themselves(run_file: Path) -> None:
+    run_file.write_text(RUN.replace('"dqn"', f'"{__name__}:PICKY"'))
+    error = _fault(run_file, "algorithm.width=7")
+    assert str(error).endswith(": algorithm.width: must be a multiple of 8; got 7")
 
 
 def test_overridden_misspelling_is_still_one(run_file: Path) -> None:

@@ -152,4 +152,5 @@ def test_exploration_follows_the_ladder() -> None:
 
 def test_actions_that_are_not_discrete_are_refused() -> None:
     with pytest.raises(ConfigError, match="needs a Discrete action"):
-        _trainer(spec=spec_of(gymnasium.make("Pendulum-v1")))
+        CONFIG.check_spaces(spec_of(gymnasium.make("Pendulum-v1")))
+    CONFIG.check_spaces(SPEC)

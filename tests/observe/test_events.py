@@ -22,6 +22,12 @@ def test_what_becomes_of_a_node_is_said(before, after, event):
     assert events_between(status(nodes=[] if before is None else [before]), status(nodes=[after])) == [event]
 
 
+def test_environments_that_broke_are_said():
+    before, after = (node(figures={"environment_faults_total": number}) for number in (1.0, 3.0))
+    told = "actor-0: its environments broke 2 times, and were made anew; its log says why"
+    assert events_between(status(nodes=[before]), status(nodes=[after])) == [told]
+
+
 def test_nothing_is_said_of_what_stays():
     assert events_between(status(nodes=[node()]), status(nodes=[node(state="waiting")])) == []
 
@@ -47,7 +53,7 @@ def test_a_worse_evaluation_is_not_called_the_best():
 
 def test_a_failed_run_says_why_in_a_line():
     assert events_between(status(), status(error="replay-0 cannot open\nmore")) == [
-        "the run has failed: replay-0 cannot open"
+        "the run has failed: replay-0 cannot open more"
     ]
 
 

@@ -119,3 +119,10 @@ def test_comparison_of_nothing_is_refused(tmp_path: Path) -> None:
     groups = _groups(record_ended(tmp_path / "run", []).path)
     with pytest.raises(RecordError, match="nothing to draw"):
         write_comparison(groups, tmp_path / "all.png", np.random.default_rng(0))
+
+
+def test_returns_of_several_environments_share_no_axis(tmp_path: Path) -> None:
+    one = record_ended(tmp_path / "one").path
+    other = record_ended(tmp_path / "other", RISING, "environment.id=Acrobot-v1").path
+    with pytest.raises(UsageError, match=r"these are of Acrobot-v1, CartPole-v1"):
+        write_comparison(_groups(one, other), tmp_path / "all.png", np.random.default_rng(0))

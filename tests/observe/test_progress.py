@@ -147,6 +147,14 @@ def test_node_that_waits_is_shown_among_many(config: RunConfig) -> None:
     assert "and 489 more" in drawn
 
 
+def test_nodes_keep_their_places_and_long_names_leave_room(config: RunConfig) -> None:
+    long = "guest.a-machine-with-a-name-of-many-parts.example.org:17"
+    nodes = [("actor-0", "stepping", None), (long, "waiting", "the replay node to take more rows")]
+    drawn = _drawn(RunProgress(phase="training", nodes=nodes, figures={}), config).splitlines()
+    assert drawn[-3].startswith("guest")
+    assert any("the replay node to take more rows" in line for line in drawn)
+
+
 def test_words_of_a_node_are_no_markup(config: RunConfig) -> None:
     strange = "[bold]x[/nothing]"
     assert strange in _drawn(_progress(waits=strange), config)

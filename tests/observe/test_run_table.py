@@ -34,7 +34,7 @@ def test_eighty_columns_hold_a_run_of_any_name(tmp_path: Path) -> None:
 
 def test_failed_run_says_why(tmp_path: Path) -> None:
     ended = record_ended(tmp_path / "run", error="actor-0 ended with code 70\ntrace")
-    assert "failed: actor-0 ended with code 70\n" in _printed([ended.path], width=400)
+    assert "failed: actor-0 ended with code 70 trace\n" in _printed([ended.path], width=400)
 
 
 def test_run_without_an_evaluation_has_dashes(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Run directories: found, and judged."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -36,13 +37,17 @@ def test_summary_decides_the_state(tmp_path: Path, summary: dict[str, object], s
     assert read_run(record_ended(tmp_path / "run", **summary).path, NOW).state == state
 
 
-def test_run_without_a_summary_goes_on_until_it_is_silent(tmp_path: Path) -> None:
+def test_run_without_a_summary_goes_on_while_it_writes_or_a_command_runs_in_it(tmp_path: Path) -> None:
     directory = record(tmp_path / "run", ends=False)
     written = written_at(directory)
-    going, cut_off = read_run(directory.path, written + 1), read_run(directory.path, written + SILENT_AFTER_S + 1)
+    going, later = read_run(directory.path, written + 1), written + SILENT_AFTER_S + 1
     assert (going.state, going.error) == ("running", None)
-    assert cut_off.state == "failed"
-    assert "no summary" in (cut_off.error or "")
+    with directory.held():
+        assert read_run(directory.path, later).state == "running"
+    dead = read_run(directory.path, later)
+    assert dead.state == "failed"
+    assert re.match(r"presumed dead since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d", dead.error or "")
+    assert (dead.error or "").endswith(f"`parl-mq train {directory.config} --run-dir {directory.path} --resume`")
     assert (going.env_steps, going.eval_return, going.time_to_target_s) == (3_010, 490.0, 3.5)
 
 

@@ -45,7 +45,7 @@ def test_every_figure_is_shown() -> None:
         ({}, "reached 475 after 7.5 s"),
         ({"reached": False, "time_to_target_s": None}, "did not reach 475"),
         ({"target_return": None, "reached": False}, "done"),
-        ({"error": "actor-0 ended\nwith a trace"}, "failed: actor-0 ended"),
+        ({"error": "actor-0 ended\nwith a trace"}, "failed: actor-0 ended with a trace"),
     ],
 )
 def test_verdict_comes_first(changes: dict[str, Any], verdict: str) -> None:
@@ -56,3 +56,8 @@ def test_verdict_comes_first(changes: dict[str, Any], verdict: str) -> None:
 def test_what_is_not_known_is_left_out(absent: str) -> None:
     assert "None" not in _printed(**{absent: None})
     assert len(_printed(**{absent: None}).splitlines()) == len(_printed().splitlines()) - 1
+
+
+def test_environments_that_broke_are_counted() -> None:
+    assert "environment faults" not in _printed(environment_faults=0)
+    assert "broke 3 times, and were made anew" in _printed(environment_faults=3)

@@ -51,16 +51,34 @@ def test_a_replay_node_shows_what_goes_in_and_out(watcher):
     before, after = ({"inserted_rows_total": x, "drawn_rows_total": 8 * x} for x in (100.0, 500.0))
     watcher.see(status(nodes=[node("replay-0", "replay", figures=before)]), [])
     watcher.see(status(wall_s=12.0, nodes=[node("replay-0", "replay", figures=after)]), [])
-    assert "200 in/s 1.6k out/s" in line_with(drawn(watcher), "healthy")
+    lines = drawn(watcher)
+    assert "200 in/s" in line_with(lines, "healthy")
+    assert "1.6k out/s" in lines[lines.index(line_with(lines, "healthy")) + 1]
 
 
-def test_those_who_are_not_well_come_first_and_then_those_who_wait(watcher):
+def test_nodes_keep_their_places(watcher):
     waiting = node("actor-1", waiting_for="the learner to draw", waiting_s=3.0, state="waiting")
     watcher.see(status(nodes=[node(), waiting, node("actor-2", health="silent", silent_s=9.0)]), [])
     lines = [line for line in drawn(watcher) if line.startswith("actor")]
-    assert [line.split()[0] for line in lines] == ["actor-2", "actor-1", "actor-0"]
-    assert "silent 9 s" in lines[0]
+    assert [line.split()[0] for line in lines] == ["actor-0", "actor-1", "actor-2"]
     assert "the learner to draw (3 s)" in lines[1]
+    assert "silent 9 s" in lines[2]
+
+
+def test_what_a_node_waits_for_can_be_read_whatever_stands_beside_it(watcher):
+    long, rates = (
+        "guest.a-machine-with-a-name-of-many-parts.example.org:17",
+        ("inserted_rows_total", "drawn_rows_total"),
+    )
+    for wall_s, size in ((10.0, 1.0), (11.0, 123_456.0)):
+        figures = {**dict.fromkeys(rates, size), "cpu_seconds_total": 2.5 * wall_s, "rss_bytes": 123e6}
+        waiting = node("replay-0", "replay", figures=figures, waiting_for="the learner to draw", waiting_s=12.0)
+        named = node(long, health="silent", silent_s=55.0, waiting_for="the replay node to take rows", waiting_s=3.0)
+        watcher.see(status(wall_s=wall_s, nodes=[waiting, named]), [])
+    words = [line[-26:].strip() for line in drawn(watcher)]
+    assert "the learner to draw (12 s)" in words
+    assert "the replay node to take rows (3 s)" in " ".join(words)
+    assert long in "".join(line[:20].partition("  ")[0].strip() for line in drawn(watcher))
 
 
 def test_events_stand_below_with_the_newest_first(watcher):

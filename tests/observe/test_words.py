@@ -1,6 +1,6 @@
 import pytest
 
-from parl_mq.observe.words import compact, counted, seconds
+from parl_mq.observe.words import compact, counted, in_one_line, most_urgent, seconds
 
 
 @pytest.mark.parametrize(
@@ -19,3 +19,22 @@ def test_durations_have_a_unit(duration: float, words: str) -> None:
 
 def test_one_thing_is_singular() -> None:
     assert [counted(number, "run") for number in (0, 1, 1_000)] == ["0 runs", "1 run", "1,000 runs"]
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        ("", ""),
+        ("the hub ended", "the hub ended"),
+        (
+            "actor-0 ended; the end of its log:\n  line\n  ValueError: joint 7",
+            "actor-0 ended; the end of its log: ValueError: joint 7",
+        ),
+    ],
+)
+def test_an_error_in_one_line_names_its_cause(error: str, words: str) -> None:
+    assert in_one_line(error) == words
+
+
+def test_the_most_urgent_keep_their_places() -> None:
+    assert most_urgent([3, 1, 2, 1], lambda number: number, 3) == [1, 2, 1]

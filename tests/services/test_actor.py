@@ -360,6 +360,7 @@ async def test_faults_in_a_row_end_the_actor_and_name_it(monkeypatch):
     assert isinstance(cause, EnvironmentFault)
     assert "actor-0: its environments broke 3 times in a row" in str(cause)
     assert "Scripted-v0: step raised KeyError: joint 7" in str(cause)
+    assert scene.counter("environment_faults") == 3
 
 
 async def test_environments_that_cannot_be_made_anew_count_as_broken(monkeypatch):

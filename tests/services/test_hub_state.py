@@ -641,6 +641,7 @@ def test_nobody_waits_for_nodes_that_are_lost(crew):
     )
     crew.handle(b"supervisor-0", request, 0.0)
     assert crew.error == ("learner-0 ended by signal SIGKILL", 70)
+    assert {node.name: node.health for node in crew.status(0.1).nodes}["learner-0"] == "failed"
     crew.handle(b"actor-0", Goodbye(), 0.1)
     assert stopped(crew.handle(b"evaluator-0", Goodbye(), 0.2)) == {b"replay-0"}
 

@@ -55,11 +55,11 @@ def test_spaces_in_words(space: spaces.Space, words: str) -> None:
 @pytest.mark.parametrize(
     ("obs", "words"),
     [
-        (np.zeros(3, np.float32), r"has the shape [3] instead of [2]"),
-        (np.zeros(2), "is float64 instead of float32 (parl_mq converts it)"),
-        (np.array([0, np.nan], np.float32), "is not finite"),
-        (np.array([0, 7.5], np.float32), "element 1 is 7.5, outside -1 to 1"),
-        (np.array([-2, 0], np.float32), "element 0 is -2, outside -1 to 1"),
+        (np.zeros(3, np.float32), r"it has the shape [3] instead of [2]"),
+        (np.zeros(2), "it is float64 instead of float32 (parl_mq converts it)"),
+        (np.array([0, np.nan], np.float32), "it is not finite"),
+        (np.array([0, 7.5], np.float32), "element 1 of it is 7.5, outside -1 to 1"),
+        (np.array([-2, 0], np.float32), "element 0 of it is -2, outside -1 to 1"),
     ],
 )
 def test_mismatch_says_what_does_not_fit(obs: np.ndarray, words: str) -> None:
@@ -72,7 +72,7 @@ def test_mismatch_says_what_does_not_fit(obs: np.ndarray, words: str) -> None:
     ("change", "words"),
     [
         ({"b": (3, np.zeros((2, 1), np.float32))}, "obs/b/1 has the shape [2, 1] instead of [2, 2]"),
-        ({"b": (20_000, GOOD["b"][1])}, "obs/b/0 element 0 is 20000, outside 0 to 2e+04"),
+        ({"b": (20_000, GOOD["b"][1])}, "element 0 of obs/b/0 is 20000, outside 0 to 2e+04"),
         ({"b": (3,)}, "obs/b/1 is missing"),
     ],
 )

@@ -32,7 +32,9 @@ def test_a_new_run_has_its_folders_and_its_settings_which_load_back(directory):
 
 def test_an_existing_directory_is_refused_and_left_alone(directory):
     before = sorted(directory.path.rglob("*"))
-    with pytest.raises(ConfigError, match="exists already; name another one with --run-dir"):
+    with pytest.raises(
+        ConfigError, match=r"exists already; .* --run-dir, or go on with it: `parl-mq train .* --resume`"
+    ):
         RunDirectory.create(directory.path, small_config())
     assert sorted(directory.path.rglob("*")) == before
 

@@ -1,10 +1,15 @@
 """The supervisor's parts that need no run."""
 
+from typing import Any
+
 import pytest
 
 from parl_mq.config.models import NodeConfig
 from parl_mq.errors import ConfigError
-from parl_mq.services.supervisor import runtime_folder
+from parl_mq.services.run_directory import RunDirectory
+from parl_mq.services.supervisor import MAX_REASON, Supervisor, _shortened, runtime_folder
+from parl_mq.wire.messages import RunProgress
+from tests.services.builders import small_config
 
 
 def test_the_folder_for_sockets_is_private_and_goes_with_the_block(tmp_path_factory):
@@ -28,3 +33,34 @@ def test_a_folder_whose_path_is_too_long_for_sockets_is_refused_and_removed(tmp_
     with pytest.raises(ConfigError, match="107"), runtime_folder(NodeConfig(runtime_directory=deep)):
         pass
     assert list(deep.iterdir()) == []
+
+
+async def test_faults_of_environments_are_told_whenever_they_have_doubled(tmp_path):
+    events: list[str] = []
+    nothing: Any = None
+    supervisor = Supervisor(
+        small_config(),
+        nothing,
+        RunDirectory(tmp_path),
+        runtime=tmp_path,
+        started_at=0.0,
+        early=nothing,
+        on_progress=lambda _: None,
+        on_event=events.append,
+    )
+    for number in range(6):
+        figures = {"environment_faults_total": float(number)}
+        supervisor._note_progress(RunProgress(phase="training", nodes=[], figures=figures))
+    assert [event.partition(",")[0] for event in events] == [
+        "environments broke once",
+        "environments broke 2 times",
+        "environments broke 4 times",
+    ]
+    assert f"see {tmp_path}/logs/actor-*.log" in events[0]
+
+
+def test_a_long_reason_keeps_its_beginning_and_its_cause():
+    reason = _shortened("actor-0 failed" + "\n  a line" * 1_000 + "\nValueError: joint 7")
+    assert reason.startswith("actor-0 failed")
+    assert reason.endswith("ValueError: joint 7")
+    assert len(reason) < MAX_REASON + 10
