@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from parl_mq.errors import EXIT_CONFIG, EXIT_NOT_ALLOWED, WireError
 from parl_mq.net.channel import Frame, PeerId, ServerChannel
+from parl_mq.net.conduct import FAULTS, MESSAGES, Budget
 from parl_mq.services.complaints import Complaints
-from parl_mq.services.conduct import FAULTS, MESSAGES, Budget
 from parl_mq.services.permits import Permits
 from parl_mq.wire.codec import Arrays, Decoder, encode, unpacked
 from parl_mq.wire.messages import PROTOCOL_VERSION, Attach, AttachRefused, Hello, HelloRefused, Message
@@ -50,7 +50,7 @@ class Gate:
         self._decode = Decoder(union, max_bytes=max_bytes)
         self._permits = permits
         self._clock = clock
-        self._complaints = Complaints(socket)
+        self._complaints = Complaints(socket, clock)
         self._messages: Budget[bytes] = Budget(MESSAGES)
         self._faults: Budget[bytes] = Budget(FAULTS)
 
@@ -92,6 +92,14 @@ class Gate:
         if isinstance(answer, HelloRefused | AttachRefused):
             self._complaints.note_refused(self._name(peer), answer.reason)
 
+    def told_failure(self, peer: PeerId, error: str) -> None:
+        """A node has ended, and says why."""
+        self._complaints.note_failed(self._name(peer), error)
+
+    def cut_unread(self, peer: PeerId) -> None:
+        """Closes the connection of a peer that does not read what it is sent."""
+        self._cut(peer, "it does not read what it asks for")
+
     def _turn_away(self, peer: PeerId, message: Message, reason: str) -> None:
         match message:
             case Hello():
@@ -126,10 +134,10 @@ class Gate:
         if not self._faults.spend(_who(peer, self._channel.key_of(peer)), 1, self._clock()):
             self._cut(peer)
 
-    def _cut(self, peer: PeerId) -> None:
+    def _cut(self, peer: PeerId, why: str = "too many such messages") -> None:
         name = self._name(peer)
         if self._channel.cut(peer):
-            self._complaints.note_cut(name)
+            self._complaints.note_cut(name, why)
 
     def _name(self, peer: PeerId) -> PeerId | str:
         return self._permits.name_of(self._channel.key_of(peer)) or peer

@@ -216,7 +216,7 @@ class Hub:
                     self._control_gate.refuse(peer, message, error)
                     continue
                 if isinstance(message, Goodbye) and message.error is not None:
-                    log.error("a node has failed: %s", message.error)
+                    self._control_gate.told_failure(peer, message.error)
                 if isinstance(message, EvaluationFinished):
                     self._store.release(WeightsVersion(*message.version))
                 for evaluation in self._state.tally.take_evaluations():

@@ -6,9 +6,19 @@ them by name, shape and dtype. Fields are added with a default, never reordered 
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeFloat, NonNegativeInt, PositiveInt
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveInt,
+)
 
 PROTOCOL_VERSION: Final = 1
 MAIN_TABLE: Final = "main"
@@ -18,7 +28,16 @@ CHUNK_BYTES: Final = 256 * 1024
 
 Role = Literal["hub", "replay", "learner", "actor", "evaluator", "supervisor"]
 Name = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_.:-]+$")]
-Text = Annotated[str, Field(max_length=2000)]
+_CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""Characters that a terminal acts upon, but for tab and line feed."""
+
+
+def _shown(text: str) -> str:
+    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+Text = Annotated[str, Field(max_length=2000), AfterValidator(_shown)]
+"""What people are shown; control characters in it are replaced."""
 PublicKey = Annotated[str, Field(min_length=40, max_length=40)]
 """A CURVE key, Z85."""
 Epoch = Annotated[int, Field(ge=0, lt=2**63)]

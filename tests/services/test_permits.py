@@ -4,8 +4,8 @@ from typing import get_args
 
 import pytest
 
+from parl_mq.net.conduct import Budget, Pace
 from parl_mq.net.curve import Verdict, new_key_pair
-from parl_mq.services.conduct import Budget, Pace
 from parl_mq.services.keyring import Grant
 from parl_mq.services.permits import LOCAL_ALONE, MAY_SEND, NEWCOMER_S, Permits, ToldKeys
 from parl_mq.wire.messages import KeysAllowed, StatusRequest, StopRequest, ToHub, ToReplay, Weights
