@@ -8,6 +8,7 @@ zmq.asyncio, which do not go with `LoopSocket`; and it can only say yes or no. T
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import enum
 import hashlib
 import logging
@@ -213,8 +214,12 @@ class Routes:
             return False
         return True
 
-    def cut_denied(self) -> list[str]:
-        """Closes the connections of keys that are not welcome any more; returns these keys."""
+    def cut_denied(self, ports: Collection[int]) -> list[str]:
+        """Closes the connections of keys that are not welcome any more; returns these keys.
+
+        Whose a connection is that has said nothing yet, nobody knows: those to these ports are closed, too, and those
+        who may come back.
+        """
         admit = self._admit
         if admit is None:
             return []
@@ -225,6 +230,11 @@ class Routes:
         ]
         for peer, _ in denied:
             self.cut(peer)
+        known = {route.inode for route in self._routes.values()}
+        for inode, connection in _connections_to(ports):
+            if inode not in known:
+                with contextlib.suppress(OSError):  # the other end was quicker
+                    connection.shutdown(socket.SHUT_RDWR)
         return [key for _, key in denied]
 
 
@@ -285,6 +295,18 @@ def _route_of(key: str | None, frame: zmq.Frame) -> _Route:
     except (zmq.ZMQError, OSError):
         pass
     return _Route(key, -1, 0)  # the connection has ended, and the number may be another file's; what it sent is read
+
+
+def _connections_to(ports: Collection[int]) -> Iterator[tuple[int, socket.socket]]:
+    """This process's connections that came to its tcp ports, with their inodes; each is open for the caller's turn."""
+    for number in map(int, os.listdir("/proc/self/fd")):
+        with contextlib.suppress(OSError):  # it is not connected, or gone since it was listed
+            if not stat.S_ISSOCK(os.fstat(number).st_mode):
+                continue
+            with socket.socket(fileno=os.dup(number)) as found:
+                is_tcp = found.family in (socket.AF_INET, socket.AF_INET6) and found.type == socket.SOCK_STREAM
+                if is_tcp and found.getsockname()[1] in ports and found.getpeername():
+                    yield os.fstat(number).st_ino, found
 
 
 def _is_open(route: _Route) -> bool:

@@ -595,10 +595,13 @@ class HubState:
 
     def expel(self, is_out: Callable[[PeerId], bool], now: float) -> list[Outgoing]:
         """Nodes whose keys are not allowed any more have left, whatever they still say."""
+        told: list[Outgoing] = []
         for node in [node for node in self._roster.living() if node.peer is not None and is_out(node.peer)]:
             node.has_left, node.state, node.waiting_for = True, "failed", None
             self.tally.note_gone(node, in_order=False)
-        return self._move_on(now)
+            self._has_settled = True
+            told += self._note_learner_gone(node.name, "may not take part any more: its key was revoked")
+        return [*told, *self._move_on(now)]
 
 
 def _other_columns(node: Node, offer: SpecOffer, spec: SpecOffer) -> HelloRefused:

@@ -242,6 +242,28 @@ async def test_a_key_that_is_not_welcome_any_more_loses_its_connection_and_gets_
     assert await soon(client.next_event()) is LinkEvent.REFUSED
 
 
+async def test_connections_that_have_said_nothing_are_closed_with_those_of_a_key_and_the_welcome_come_back(door):
+    server, other = door.network.bind(TCP), door.network.bind(TCP)
+    _, silent, pair = door.client(server.endpoint, pair=invited(door))
+    _, welcome, _ = door.client(server.endpoint, pair=invited(door))
+    _, speaker, _ = door.client(server.endpoint, pair=invited(door))
+    _, elsewhere, _ = door.client(other.endpoint, pair=invited(door))
+    await introduce(speaker, server)
+    for client in (silent, welcome, speaker, elsewhere):
+        assert await soon(client.next_event()) is LinkEvent.CONNECTED
+    before = set(os.listdir("/proc/self/fd"))
+    door.welcome.discard(pair.public)
+    assert server.cut_denied() == []
+    assert [await soon(silent.next_event()) for _ in range(2)] == [LinkEvent.DISCONNECTED, LinkEvent.REFUSED]
+    assert [await soon(welcome.next_event()) for _ in range(2)] == [LinkEvent.DISCONNECTED, LinkEvent.CONNECTED]
+    assert len(set(os.listdir("/proc/self/fd")) - before) <= 1  # that of the one who came back
+    await introduce(speaker, server)
+    await introduce(elsewhere, other)
+    for client in (speaker, elsewhere):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(client.next_event(), 0.05)
+
+
 async def test_a_message_of_a_key_that_is_not_welcome_any_more_is_not_read(door):
     server = door.network.bind(TCP)
     _, revoked, _ = door.client(server.endpoint, pair=invited(door))
