@@ -10,6 +10,7 @@ import uuid
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,6 +40,7 @@ from parl_mq.services.recording import Record
 from parl_mq.services.run_directory import RunDirectory
 from parl_mq.services.runtime import SUPERVISOR_GONE, NodeOptions, StopSignal
 from parl_mq.services.tally import Evaluation
+from parl_mq.services.weights_exchange import WINDOW
 from parl_mq.services.weights_store import WeightsStore
 from parl_mq.spec import WeightsVersion
 from parl_mq.wire.codec import MAX_HEADER_BYTES, encode
@@ -60,6 +62,8 @@ METRICS_EVERY_S: Final = 1.0
 SIZES: Final = ("rss_bytes", "rss_anon_bytes")
 NODES_EVERY_S: Final = 10.0
 WEIGHTS_MESSAGE_BYTES: Final = CHUNK_BYTES + MAX_HEADER_BYTES
+WEIGHTS_QUEUE: Final = 2 * WINDOW
+"""Messages of weights that wait for one connection, in the transport and again as many in front of it."""
 
 log = logging.getLogger("parl_mq")
 
@@ -120,7 +124,7 @@ class Hub:
         self._config = options.config
         self._started_at = options.started_at
         self._store = WeightsStore()
-        self._backlog = Backlog(self._weights)
+        self._backlog = Backlog(self._weights, self._weights_gate.cut_unread, max_waiting=WEIGHTS_QUEUE)
         run_id = before.run_id or uuid.uuid4().hex[:12]
         self._addresses = _addresses(self._control, self._weights, options)
         self._state = HubState(
@@ -402,14 +406,15 @@ def _bind_weights(
     """The weights socket, at the same places as the control socket; at the next port where that of each is fixed."""
     beside = [_beside(endpoint, is_fixed=is_fixed) for endpoint, is_fixed in zip(control.endpoints, fixed, strict=True)]
     first = control.endpoint
+    bind = partial(network.bind, max_message_bytes=WEIGHTS_MESSAGE_BYTES, queue_messages=WEIGHTS_QUEUE)
     if first.startswith("ipc://") or options.is_attachable:
-        return network.bind(beside[0], WEIGHTS_MESSAGE_BYTES, also=beside[1:])
+        return bind(beside[0], also=beside[1:])
     if before.rpartition(":")[0] == first.rpartition(":")[0]:
         try:
-            return network.bind(before, WEIGHTS_MESSAGE_BYTES)
+            return bind(before)
         except ConfigError as error:
             log.warning("nodes that knew the earlier hub have to be started again: %s", error)
-    return network.bind(_beside(first, is_fixed=False), WEIGHTS_MESSAGE_BYTES)
+    return bind(_beside(first, is_fixed=False))
 
 
 def _beside(endpoint: str, *, is_fixed: bool) -> str:

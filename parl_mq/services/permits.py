@@ -53,7 +53,6 @@ MAY_SEND: Final[Mapping[KeyRole, frozenset[type[Message]]]] = {
             WeightsAnnounced,
             WeightsChunk,
             VersionGone,
-            WeightsWanted,
             Attach,
             SampleRequest,
             UpdatePriorities,
@@ -96,6 +95,8 @@ class Permits:
             return "its key is not allowed any more"
         if type(message) not in MAY_SEND[grant.role]:
             return f"{grant.name} may not send {type(message).__name__}: its key is for the role {grant.role}"
+        if isinstance(message, WeightsWanted) and message.keep and grant.role != "evaluator":
+            return f"{grant.name} may not have weights kept for it: its key is for the role {grant.role}"
         if isinstance(message, Hello | Attach):
             return _why_not_as(grant, message) or (_why_not_at(grant, message) if isinstance(message, Hello) else None)
         return None

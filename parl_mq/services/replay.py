@@ -207,8 +207,8 @@ class ReplayNode:
         self._link = link
         self._server = server
         self._desk = desk
-        self._backlog = Backlog(server)
         self._gate = Gate(server, ToReplay, socket="data", permits=permits, max_bytes=max_bytes)
+        self._backlog = Backlog(server, self._gate.cut_unread)
         self._thread = WorkThread("rows")
         self._turn = asyncio.Lock()  # of who has the desk, which takes one call at a time
         self._accounts_at = 0.0

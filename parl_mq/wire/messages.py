@@ -500,7 +500,7 @@ class WeightsWanted(Message):
     Attributes:
         newer_than: the version in hand, or None for any.
         min_updates: only a version with at least this many learner updates will do.
-        keep: the hub keeps the version until its evaluation is reported.
+        keep: the hub keeps the version until its evaluation is reported; only for an evaluator.
     """
 
     kind: Literal["weights_wanted"] = "weights_wanted"
