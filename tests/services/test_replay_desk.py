@@ -223,6 +223,20 @@ def test_an_actor_without_credit_hears_why_and_gets_more_when_rows_are_drawn(des
     assert told[-1].waiting_for is None
 
 
+def test_ever_new_processes_of_a_name_store_no_more_beyond_the_credit_than_one(desk):
+    desk.fill(24)
+    for epoch in range(2, 12):
+        desk.say(ACTOR, attach(epoch=epoch))
+        for sequence in range(20):
+            desk.insert(4, sequence=sequence)
+    slack = 16  # rows: the band at two draws a row
+    assert desk.table.num_live == 24 + slack
+    for number in range(12):
+        desk.ask(number)
+    desk.say(ACTOR, attach(epoch=12))  # with new credit it may send again
+    assert answers(desk.insert(4, sequence=0), InsertRefused) == []
+
+
 def test_nothing_new_means_no_message(desk):
     desk.insert(4)
     assert desk.due() == []
