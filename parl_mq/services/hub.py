@@ -116,7 +116,7 @@ class Hub:
         self._weights = _bind_weights(network, self._control, before.weights_endpoint, options, fixed=fixed)
         self._keyring = options.keyring
         self._keys_version = 0 if options.keyring is None else options.keyring.version
-        permits = NOBODY if options.keyring is None else Permits(options.keyring.grant_of)
+        permits = NOBODY if options.keyring is None else Permits(options.keyring.grant_of, lambda: self._state.names)
         self._control_gate = Gate(self._control, ToHub, socket="control", permits=permits)
         self._weights_gate = Gate(self._weights, Weights, socket="weights", permits=permits)
         self._stop = stop

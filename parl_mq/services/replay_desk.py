@@ -209,6 +209,11 @@ class ReplayDesk:
         is_large = request.batch_size > LOOP_ROWS or self._layout(request, 1).num_bytes > LOOP_BYTES
         return is_large and self._num_due(self._held[0]) > 0
 
+    @property
+    def names(self) -> set[str]:
+        """Of the clients that there have been."""
+        return {*self._senders, *self._told_sums, *(client.name for client in self._clients.values())}
+
     def counters(self) -> dict[str, float]:
         """For the heartbeats."""
         counts, before = self._table.counts, self._counts_before

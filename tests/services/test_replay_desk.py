@@ -138,6 +138,13 @@ def test_a_newer_process_begins_a_new_account_and_the_old_one_must_attach(desk):
     assert desk.insert(4, peer=ACTOR, sequence=2) == [(ACTOR, SayHello())]
 
 
+def test_clients_that_have_gone_are_known_by_name(desk):
+    for number in range(3):
+        desk.say(b"far", attach(name=f"far.{number}"))
+        desk.desk.forget(b"far")
+    assert desk.desk.names == {"actor-0", "learner-0", "far.0", "far.1", "far.2"}
+
+
 def test_a_reconnected_actor_learns_what_was_stored(desk):
     desk.fill(8)
     [attached] = answers(desk.say(b"again", attach()), Attached)
