@@ -36,6 +36,7 @@ LINES: Final = Pace(per_s=1 / 60, burst=30)
 FIRST_PAUSE_S: Final = 60.0
 LONGEST_PAUSE_S: Final = 3600.0
 MAX_TOLD: Final = 1_000
+"""Things said that are remembered; what is forgotten is said at once when it comes again."""
 
 
 @dataclass(slots=True)

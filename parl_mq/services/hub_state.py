@@ -57,6 +57,7 @@ HEARTBEAT_S: Final = 0.5
 NODES_BYTES: Final = MAX_HEADER_BYTES // 2
 """What a message says of nodes may take so much of it; figures are the most of the rest, and take less."""
 PULSE: Final = (2**32, 0.0, 2**64 - 1)
+"""No node's pulse takes more room."""
 OWN_ABSENCE_S: Final = 1.0
 """Between two ticks; a hub that was away for longer has heard nobody, and that is nobody's fault."""
 
