@@ -90,7 +90,7 @@ METRICS: Final = (
         (
             "cut_connections_total",
             "connections",
-            "connections that a hub or replay node closed because of such messages",
+            "connections that a hub or replay node closed because of such messages, or as nobody read at the other end",
         ),
     ),
     *_counters(

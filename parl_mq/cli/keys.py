@@ -25,6 +25,9 @@ class RoleName(StrEnum):
     replay = "replay"
 
 
+MORE_ARGUMENTS = {RoleName.learner: " --run-dir DIR", RoleName.replay: " --bind tcp://ADDRESS:PORT"}
+"""What else a node of the role must be told on its own machine."""
+
 Folder = Annotated[
     Path | None,
     typer.Option(
@@ -105,15 +108,24 @@ def join_token(
     output: Annotated[Path | None, typer.Option("--output", metavar="FILE", help="Where the file goes.")] = None,
 ) -> None:
     """Write a join file: all that another machine needs for one node of this role. Whoever has it can join."""
-    from parl_mq.errors import UsageError
+    import shlex
+
+    from parl_mq.errors import ConfigError, UsageError
     from parl_mq.net.curve import new_key_pair
     from parl_mq.services.attachment import Attachment, invite
+    from parl_mq.services.join_file import check_hub
 
     if (hub is None) == (run_dir is None):
         raise UsageError("say which hub the file is for: --run-dir of a run that was started with --bind, or --hub")
+    try:
+        if hub is not None:
+            check_hub(hub)
+    except ConfigError as error:
+        raise UsageError(f"--hub: {error}") from error
     attachment = None if run_dir is None else Attachment.read(run_dir)
     name = name or _new_name(role)
-    path = output or Path(f"{name}.join")
+    path, pair = output or Path(f"{name}.join"), new_key_pair()
+    _grant(name, role, public or pair.public)
     invite(
         _keyring(folder, run_dir),
         path,
@@ -121,12 +133,12 @@ def join_token(
         run_id=None if attachment is None else attachment.run_id,
         name=name,
         role=role.value,
-        pair=public or new_key_pair(),
+        pair=public or pair,
     )
-    key = "" if public is None else " --key FILE"
+    more = MORE_ARGUMENTS.get(role, "") + ("" if public is None else " --key FILE")
     _tell(
         f"copy {path} to the other machine, readable for you alone, and run there:\n"
-        f"  parl-mq {role.value} --join {path.name}{key}"
+        f"  parl-mq {role.value} --join {shlex.quote(path.name)}{more}"
     )
 
 

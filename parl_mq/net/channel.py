@@ -98,7 +98,11 @@ class ServerChannel(Protocol):
         """Closes a peer's connection; it may connect again, if its key is still welcome. False: there was none."""
 
     def cut_denied(self) -> Sequence[str]:
-        """Closes the connections of keys that are not welcome any more; returns these keys."""
+        """Closes the connections of keys that are not welcome any more, and those that have said nothing yet.
+
+        Returns:
+            These keys.
+        """
 
     def try_send(self, peer: PeerId, frames: Sequence[Frame]) -> SendOutcome:
         """Hands the message for `peer` to the transport without waiting; nothing is sent unless SENT."""

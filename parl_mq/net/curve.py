@@ -8,13 +8,15 @@ zmq.asyncio, which do not go with `LoopSocket`; and it can only say yes or no. T
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import enum
 import hashlib
 import logging
 import os
 import socket
 import stat
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -24,14 +26,13 @@ from zmq.utils.monitor import parse_monitor_message
 
 from parl_mq.errors import ConfigError
 from parl_mq.net.channel import PeerId
+from parl_mq.net.conduct import Telling
 
 KEY_CHARACTERS: Final = 40
 ZAP_ENDPOINT: Final = "inproc://zeromq.zap.01"
 ZAP_DOMAIN: Final = b"parl_mq"
 MAX_ROUTES: Final = 10_000
 """Connections that are remembered; one that is forgotten is learnt again from its next message."""
-MAX_TOLD: Final = 1_000
-"""Keys whose refusal is logged; a stranger with ever other ones fills no log."""
 _ZAP_FRAMES: Final = 9
 """Route, delimiter, version, request id, domain, address, routing id, mechanism, key: of a CURVE request."""
 
@@ -110,7 +111,7 @@ class ZapHandler:
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], admit: Admit) -> None:
         """Begins to answer; needs a running loop, and must be there before the first handshake."""
         self._admit = admit
-        self._told: set[tuple[str, str]] = set()
+        self._telling = Telling(time.monotonic)
         self._socket: zmq.Socket[bytes] = context.socket(zmq.ROUTER)
         self._socket.bind(ZAP_ENDPOINT)
         self._loop = asyncio.get_running_loop()
@@ -138,8 +139,7 @@ class ZapHandler:
         return [route, b"", version, request_id, verdict.value, verdict.name.encode(), user, b""]
 
     def _tell(self, key: str, address: str) -> None:
-        if (key, address) not in self._told and len(self._told) < MAX_TOLD:
-            self._told.add((key, address))
+        if self._telling.due(address, key) is not None:
             log.warning(
                 "refused a connection from %s: its key %s (fingerprint %s) is not allowed here; `parl-mq keys list` "
                 "shows which are",
@@ -214,8 +214,12 @@ class Routes:
             return False
         return True
 
-    def cut_denied(self) -> list[str]:
-        """Closes the connections of keys that are not welcome any more; returns these keys."""
+    def cut_denied(self, ports: Collection[int]) -> list[str]:
+        """Closes the connections of keys that are not welcome any more; returns these keys.
+
+        Whose a connection is that has said nothing yet, nobody knows: those to these ports are closed, too, and those
+        who may come back.
+        """
         admit = self._admit
         if admit is None:
             return []
@@ -226,19 +230,24 @@ class Routes:
         ]
         for peer, _ in denied:
             self.cut(peer)
+        known = {route.inode for route in self._routes.values()}
+        for inode, connection in _connections_to(ports):
+            if inode not in known:
+                with contextlib.suppress(OSError):  # the other end was quicker
+                    connection.shutdown(socket.SHUT_RDWR)
         return [key for _, key in denied]
 
 
 class RefusalMonitor:
-    """Tells the log of handshakes that failed before any key was known, each kind of them once."""
+    """Tells the log of handshakes that failed before any key was known."""
 
     def __init__(self, watched: zmq.Socket[bytes], endpoint: str) -> None:
         """Begins to watch a server socket; needs a running loop."""
         self._watched = watched
         self._endpoint = endpoint
-        self._told: set[int] = set()
+        self._telling = Telling(time.monotonic)
         self._loop = asyncio.get_running_loop()
-        self._socket: zmq.Socket[bytes] = watched.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
+        self._socket: zmq.Socket[bytes] = watched.get_monitor_socket(sum(_FAILED))
         self._fd = int(self._socket.getsockopt(zmq.FD))
         self._loop.add_reader(self._fd, self._read)
         self._read()
@@ -251,13 +260,19 @@ class RefusalMonitor:
 
     def _read(self) -> None:
         while int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
-            value = int(parse_monitor_message(self._socket.recv_multipart(zmq.NOBLOCK))["value"])
-            if value not in self._told:
-                self._told.add(value)
-                what = _FAILURES.get(value, f"does not speak the protocol (error {value:#x})")
-                log.warning("refused a connection to %s: whoever it was %s", self._endpoint, what)
+            happened = parse_monitor_message(self._socket.recv_multipart(zmq.NOBLOCK))
+            what = _what_failed(zmq.Event(happened["event"]), int(happened["value"]))
+            if self._telling.due(self._endpoint, what) is not None:
+                log.warning("no connection to %s: whoever it was %s", self._endpoint, what)
 
 
+def _what_failed(event: zmq.Event, value: int) -> str:
+    if event is zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:  # of two ends that do not go together the other may see it first
+        return "hung up in the midst of the handshake; if a node is missing, it may have no key: give it a join file"
+    return _FAILURES.get(value, f"does not speak the protocol (error {value:#x})")
+
+
+_FAILED: Final = (zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL, zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
 _FAILURES: Final[dict[int, str]] = {
     zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH: "has no key, or another way to prove it; give it a join file",
     zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC: "expects another server key than this one's; its join file is another run's",
@@ -280,6 +295,18 @@ def _route_of(key: str | None, frame: zmq.Frame) -> _Route:
     except (zmq.ZMQError, OSError):
         pass
     return _Route(key, -1, 0)  # the connection has ended, and the number may be another file's; what it sent is read
+
+
+def _connections_to(ports: Collection[int]) -> Iterator[tuple[int, socket.socket]]:
+    """This process's connections that came to its tcp ports, with their inodes; each is open for the caller's turn."""
+    for number in map(int, os.listdir("/proc/self/fd")):
+        with contextlib.suppress(OSError):  # it is not connected, or gone since it was listed
+            if not stat.S_ISSOCK(os.fstat(number).st_mode):
+                continue
+            with socket.socket(fileno=os.dup(number)) as found:
+                is_tcp = found.family in (socket.AF_INET, socket.AF_INET6) and found.type == socket.SOCK_STREAM
+                if is_tcp and found.getsockname()[1] in ports and found.getpeername():
+                    yield os.fstat(number).st_ino, found
 
 
 def _is_open(route: _Route) -> bool:

@@ -17,7 +17,7 @@ from parl_mq.errors import ConfigError
 from parl_mq.net.capture import Capture
 from parl_mq.net.channel import Frame, LinkEvent, PeerId, SendOutcome
 from parl_mq.net.curve import ZAP_DOMAIN, Guard, KeyPair, RefusalMonitor, Routes, ZapHandler
-from parl_mq.net.endpoints import check_endpoint, is_ipv6, is_private, is_served
+from parl_mq.net.endpoints import check_endpoint, is_ipv6, is_private, is_served, port_of
 from parl_mq.net.frames import MAX_MESSAGE_BYTES, QUEUE_MESSAGES, checked
 from parl_mq.net.zmq_socket import COPY_BELOW_BYTES, LoopSocket, Monitor, set_options
 
@@ -313,7 +313,7 @@ class ZmqServerChannel:
 
     def cut_denied(self) -> Sequence[str]:
         """See ServerChannel."""
-        return self._routes.cut_denied()
+        return self._routes.cut_denied({port_of(each) for each in self._endpoints if each.startswith("tcp://")})
 
     def try_send(self, peer: PeerId, frames: Sequence[Frame]) -> SendOutcome:
         """See ServerChannel."""

@@ -22,8 +22,10 @@ def replacing(path: Path, *, lasting: bool = True, mode: int = 0o666) -> Iterato
         OSError: it cannot be written.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.unlink(missing_ok=True)  # left over from a process of this number
+    new = os.O_EXCL | os.O_NOFOLLOW  # nobody else has made it, or made it lead elsewhere
     try:
-        with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+        with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags | new, mode)) as file:
             yield file
             file.flush()
             if lasting:

@@ -24,6 +24,7 @@ from parl_mq.services.network import network_of
 from parl_mq.services.replay_streams import ReplayStreams
 from parl_mq.services.runtime import NodeOptions, StopSignal, WorkThread
 from parl_mq.services.weights_client import WeightsClient
+from parl_mq.services.weights_exchange import most_bytes_of_weights
 from parl_mq.wire.messages import EpisodesFinished
 
 FAREWELL_S: Final = 2.0
@@ -66,7 +67,8 @@ async def serve(options: NodeOptions, stop: StopSignal) -> int:
                 attach = attach_message(link, welcome, rollout.collector.spec)
                 channels = [network.connect(endpoint) for endpoint in endpoints]
                 replays = ReplayStreams(channels, attach, index=welcome.index)
-                weights = WeightsClient(network.connect(welcome.weights_endpoint))
+                most_bytes = most_bytes_of_weights(config, rollout.collector.spec)
+                weights = WeightsClient(network.connect(welcome.weights_endpoint), most_bytes)
                 await Actor(link, work, stop, rollout, replays, steps_a_beat=steps_a_beat(config)).run(weights)
             await rollout.close()
         return EXIT_OK

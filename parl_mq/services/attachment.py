@@ -9,7 +9,7 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from parl_mq.errors import ConfigError
+from parl_mq.errors import ConfigError, ParlError
 from parl_mq.net.curve import KeyPair, new_key_pair
 from parl_mq.net.endpoints import check_endpoint, host_of, is_wildcard, port_of
 from parl_mq.services.files import write_atomically
@@ -137,20 +137,28 @@ def invite(
         pair: the node's own pair; or its public key, where the secret one does not leave the other machine.
 
     Raises:
-        ConfigError: the name or the key is taken, or the file exists. Nothing is allowed then.
+        ConfigError: the name or the key is none or taken, nobody can reach the hub there, or the file exists. Nothing
+            is allowed then, and no file left.
+        RecordError: the file cannot be written. The same.
     """
     public, secret = (pair, None) if isinstance(pair, str) else (pair.public, pair.secret)
-    join = JoinFile(
-        hub=hub,
-        server_key=keyring.pair.public,
-        run_id=run_id,
-        name=name,
-        role=role,
-        public=public,
-        secret=secret,
-    )
-    if path.exists():
-        raise ConfigError(f"{path} exists already; name another file with --output")
-    keyring.allow(Grant(name=name, role=role, public=public))
+    try:
+        join = JoinFile(
+            hub=hub,
+            server_key=keyring.pair.public,
+            run_id=run_id,
+            name=name,
+            role=role,
+            public=public,
+            secret=secret,
+        )
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        raise ConfigError(f"{first['loc'][0]} of the join file: {first['msg']}") from None
     write_join_file(path, join)
+    try:
+        keyring.allow(Grant(name=name, role=role, public=public))
+    except ParlError:
+        path.unlink()
+        raise
     return join

@@ -1,15 +1,14 @@
-"""Bad messages: all of them counted, the first one of each peer and kind logged."""
+"""Bad messages: all of them counted, and logged ever less often."""
 
 from __future__ import annotations
 
 import logging
-from typing import Final
+import time
+from collections.abc import Callable
 
 from parl_mq.errors import WireError
 from parl_mq.net.channel import PeerId
-
-MAX_LOGGED: Final = 1_000
-"""A stranger who connects anew for each bad message fills no log either."""
+from parl_mq.net.conduct import Telling
 
 log = logging.getLogger("parl_mq")
 
@@ -22,16 +21,17 @@ class Complaints:
         num_cut: connections that were closed because of them.
     """
 
-    def __init__(self, socket: str) -> None:
+    def __init__(self, socket: str, clock: Callable[[], float] = time.monotonic) -> None:
         """Begins without any.
 
         Args:
             socket: the socket's name, for the log.
+            clock: monotonic, s.
         """
         self.num_dropped = 0
         self.num_cut = 0
         self._socket = socket
-        self._logged: set[tuple[PeerId | str, str]] = set()
+        self._telling = Telling(clock)
 
     def note(self, peer: PeerId | str, error: WireError, kind: str = "unreadable") -> None:
         """A message of this peer was dropped.
@@ -42,26 +42,25 @@ class Complaints:
             kind: of the message.
         """
         self.num_dropped += 1
-        if self._is_new(peer, kind):
-            who = peer if isinstance(peer, str) else "somebody without a key"
-            log.warning(
-                "dropped a message of %s on the %s socket, and will drop others like it: %s", who, self._socket, error
-            )
+        self._tell(
+            peer, kind, "dropped a message of {who} on the {socket} socket, and will drop others like it: {what}", error
+        )
 
-    def note_cut(self, peer: PeerId | str) -> None:
-        """The connection of this peer was closed because it had sent too many bad messages."""
+    def note_cut(self, peer: PeerId | str, why: str) -> None:
+        """The connection of this peer was closed, and why."""
         self.num_cut += 1
-        if self._is_new(peer, "cut"):
-            who = peer if isinstance(peer, str) else "somebody without a key"
-            log.warning("closed the connection of %s to the %s socket: too many such messages", who, self._socket)
+        self._tell(peer, why, "closed the connection of {who} to the {socket} socket: {what}", why)
 
     def note_refused(self, peer: PeerId | str, reason: str) -> None:
         """A node was told that it may not take part."""
-        if self._is_new(peer, reason):
-            log.warning("refused on the %s socket: %s", self._socket, reason)
+        self._tell(peer, reason, "refused on the {socket} socket: {what}", reason)
 
-    def _is_new(self, peer: PeerId | str, kind: str) -> bool:
-        if (peer, kind) in self._logged or len(self._logged) >= MAX_LOGGED:
-            return False
-        self._logged.add((peer, kind))
-        return True
+    def note_failed(self, peer: PeerId | str, error: str) -> None:
+        """A node has ended with an error."""
+        self._tell(peer, error, "a node has failed: {what}", error, level=logging.ERROR)
+
+    def _tell(self, peer: PeerId | str, kind: str, text: str, what: object, *, level: int = logging.WARNING) -> None:
+        who = peer if isinstance(peer, str) else "somebody without a key"
+        if (num_untold := self._telling.due(who, kind)) is not None:
+            again = f" ({num_untold} times more since this was last said)" if num_untold else ""
+            log.log(level, "%s%s", text.format(who=who, socket=self._socket, what=what), again)

@@ -19,6 +19,7 @@ from parl_mq.services.joining import joined, run_config
 from parl_mq.services.network import network_of
 from parl_mq.services.runtime import NodeOptions, StopSignal, WorkThread
 from parl_mq.services.weights_client import WeightsClient
+from parl_mq.services.weights_exchange import most_bytes_of_weights
 from parl_mq.wire.messages import EvaluationFinished
 
 log = logging.getLogger("parl_mq")
@@ -32,7 +33,8 @@ async def serve(options: NodeOptions, stop: StopSignal) -> int:
             config = run_config(welcome, options)
             await work(prepare_training_thread, config.actor.threads)
             evaluator, policy = await work(build_evaluator, config)
-            weights = WeightsClient(network.connect(welcome.weights_endpoint))
+            most_bytes = most_bytes_of_weights(config, evaluator.spec.extended(config.algorithm.extra_columns()))
+            weights = WeightsClient(network.connect(welcome.weights_endpoint), most_bytes)
             link.status.links.append(weights)
             judge = Judge(link, work, stop, evaluator, policy)
             async with asyncio.TaskGroup() as tasks:

@@ -3,17 +3,37 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from parl_mq.errors import EXIT_CONFIG, EXIT_NOT_ALLOWED, WireError
 from parl_mq.net.channel import Frame, PeerId, ServerChannel
+from parl_mq.net.conduct import FAULTS, MESSAGES, Budget
 from parl_mq.services.complaints import Complaints
-from parl_mq.services.conduct import FAULTS, MESSAGES, Budget
 from parl_mq.services.permits import Permits
 from parl_mq.wire.codec import Arrays, Decoder, encode, unpacked
-from parl_mq.wire.messages import PROTOCOL_VERSION, Attach, AttachRefused, Hello, HelloRefused, Message
+from parl_mq.wire.messages import (
+    PROTOCOL_VERSION,
+    Attach,
+    AttachRefused,
+    Goodbye,
+    Hello,
+    HelloRefused,
+    Message,
+    ProbeRequest,
+    StatusRequest,
+    WeightsWanted,
+)
 
+COSTS: Final[Mapping[type[Message], int]] = {
+    Hello: 30,
+    Attach: 30,
+    Goodbye: 100,
+    StatusRequest: 30,
+    ProbeRequest: 30,
+    WeightsWanted: 10,
+}
+"""Messages that take as much time as so many others: they are written down, or are about all nodes."""
 NOBODY: Final = Permits(lambda key: None)
 """Permits of a socket that is not guarded: nobody there has a key."""
 
@@ -50,7 +70,7 @@ class Gate:
         self._decode = Decoder(union, max_bytes=max_bytes)
         self._permits = permits
         self._clock = clock
-        self._complaints = Complaints(socket)
+        self._complaints = Complaints(socket, clock)
         self._messages: Budget[bytes] = Budget(MESSAGES)
         self._faults: Budget[bytes] = Budget(FAULTS)
 
@@ -67,9 +87,7 @@ class Gate:
     def admit(self, peer: PeerId, frames: Sequence[Frame]) -> tuple[Message, Arrays] | None:
         """The message in these frames; None where it must not go on."""
         key = self._channel.key_of(peer)
-        if not self._messages.spend(_who(peer, key), 1, self._clock()):
-            self._complaints.note(self._name(peer), WireError("more messages a second than any node sends"), "too many")
-            self._cut(peer)
+        if not self._keeps_pace(peer, 1):
             return None
         try:
             message, arrays = self._decode(frames)
@@ -77,11 +95,20 @@ class Gate:
             if not self._answer_other_version(peer, frames):
                 self._note(peer, error, "unreadable")
             return None
+        if not self._keeps_pace(peer, COSTS.get(type(message), 0)):
+            return None
         reason = self._permits.why_not(key, message)
         if reason is None:
             return message, arrays
         self._turn_away(peer, message, reason)
         return None
+
+    def _keeps_pace(self, peer: PeerId, cost: int) -> bool:
+        if self._messages.spend(_who(peer, self._channel.key_of(peer)), cost, self._clock()):
+            return True
+        self._complaints.note(self._name(peer), WireError("more messages a second than any node sends"), "too many")
+        self._cut(peer)
+        return False
 
     def refuse(self, peer: PeerId, message: Message, error: WireError) -> None:
         """A message that had been admitted was wrong in what it says, and nothing has come of it."""
@@ -91,6 +118,14 @@ class Gate:
         """An answer of the service; a refusal is logged at this end too."""
         if isinstance(answer, HelloRefused | AttachRefused):
             self._complaints.note_refused(self._name(peer), answer.reason)
+
+    def told_failure(self, peer: PeerId, error: str) -> None:
+        """A node has ended, and says why."""
+        self._complaints.note_failed(self._name(peer), error)
+
+    def cut_unread(self, peer: PeerId) -> None:
+        """Closes the connection of a peer that does not read what it is sent."""
+        self._cut(peer, "it does not read what it asks for")
 
     def _turn_away(self, peer: PeerId, message: Message, reason: str) -> None:
         match message:
@@ -126,10 +161,10 @@ class Gate:
         if not self._faults.spend(_who(peer, self._channel.key_of(peer)), 1, self._clock()):
             self._cut(peer)
 
-    def _cut(self, peer: PeerId) -> None:
+    def _cut(self, peer: PeerId, why: str = "too many such messages") -> None:
         name = self._name(peer)
         if self._channel.cut(peer):
-            self._complaints.note_cut(name)
+            self._complaints.note_cut(name, why)
 
     def _name(self, peer: PeerId) -> PeerId | str:
         return self._permits.name_of(self._channel.key_of(peer)) or peer

@@ -10,6 +10,7 @@ import uuid
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,6 +40,7 @@ from parl_mq.services.recording import Record
 from parl_mq.services.run_directory import RunDirectory
 from parl_mq.services.runtime import SUPERVISOR_GONE, NodeOptions, StopSignal
 from parl_mq.services.tally import Evaluation
+from parl_mq.services.weights_exchange import WINDOW
 from parl_mq.services.weights_store import WeightsStore
 from parl_mq.spec import WeightsVersion
 from parl_mq.wire.codec import MAX_HEADER_BYTES, encode
@@ -60,6 +62,8 @@ METRICS_EVERY_S: Final = 1.0
 SIZES: Final = ("rss_bytes", "rss_anon_bytes")
 NODES_EVERY_S: Final = 10.0
 WEIGHTS_MESSAGE_BYTES: Final = CHUNK_BYTES + MAX_HEADER_BYTES
+WEIGHTS_QUEUE: Final = 2 * WINDOW
+"""Messages of weights that wait for one connection, in the transport and again as many in front of it."""
 
 log = logging.getLogger("parl_mq")
 
@@ -112,7 +116,7 @@ class Hub:
         self._weights = _bind_weights(network, self._control, before.weights_endpoint, options, fixed=fixed)
         self._keyring = options.keyring
         self._keys_version = 0 if options.keyring is None else options.keyring.version
-        permits = NOBODY if options.keyring is None else Permits(options.keyring.grant_of)
+        permits = NOBODY if options.keyring is None else Permits(options.keyring.grant_of, lambda: self._state.names)
         self._control_gate = Gate(self._control, ToHub, socket="control", permits=permits)
         self._weights_gate = Gate(self._weights, Weights, socket="weights", permits=permits)
         self._stop = stop
@@ -120,7 +124,7 @@ class Hub:
         self._config = options.config
         self._started_at = options.started_at
         self._store = WeightsStore()
-        self._backlog = Backlog(self._weights)
+        self._backlog = Backlog(self._weights, self._weights_gate.cut_unread, max_waiting=WEIGHTS_QUEUE)
         run_id = before.run_id or uuid.uuid4().hex[:12]
         self._addresses = _addresses(self._control, self._weights, options)
         self._state = HubState(
@@ -217,7 +221,7 @@ class Hub:
                     self._control_gate.refuse(peer, message, error)
                     continue
                 if isinstance(message, Goodbye) and message.error is not None:
-                    log.error("a node has failed: %s", message.error)
+                    self._control_gate.told_failure(peer, message.error)
                 if isinstance(message, EvaluationFinished):
                     self._store.release(WeightsVersion(*message.version))
                 for evaluation in self._state.tally.take_evaluations():
@@ -403,14 +407,15 @@ def _bind_weights(
     """The weights socket, at the same places as the control socket; at the next port where that of each is fixed."""
     beside = [_beside(endpoint, is_fixed=is_fixed) for endpoint, is_fixed in zip(control.endpoints, fixed, strict=True)]
     first = control.endpoint
+    bind = partial(network.bind, max_message_bytes=WEIGHTS_MESSAGE_BYTES, queue_messages=WEIGHTS_QUEUE)
     if first.startswith("ipc://") or options.is_attachable:
-        return network.bind(beside[0], WEIGHTS_MESSAGE_BYTES, also=beside[1:])
+        return bind(beside[0], also=beside[1:])
     if before.rpartition(":")[0] == first.rpartition(":")[0]:
         try:
-            return network.bind(before, WEIGHTS_MESSAGE_BYTES)
+            return bind(before)
         except ConfigError as error:
             log.warning("nodes that knew the earlier hub have to be started again: %s", error)
-    return network.bind(_beside(first, is_fixed=False), WEIGHTS_MESSAGE_BYTES)
+    return bind(_beside(first, is_fixed=False))
 
 
 def _beside(endpoint: str, *, is_fixed: bool) -> str:

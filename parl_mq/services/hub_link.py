@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar, assert_never
 
-from parl_mq.errors import EXIT_NOT_ALLOWED, PeerTimeout, Refused
+from parl_mq.errors import EXIT_NOT_ALLOWED, EXIT_TEMPORARY, PeerTimeout, Refused
 from parl_mq.net.channel import ClientChannel, LinkEvent
 from parl_mq.services.addresses import PublicSocket
 from parl_mq.services.process_figures import process_figures
@@ -186,6 +186,7 @@ class HubLink:
         self._opening: asyncio.Future[OpenTable] = asyncio.get_running_loop().create_future()
         self._changed = asyncio.Condition()
         self._held = asyncio.Event()
+        self._epoch: int | None = None
         self._sequence = 0
         self._deliveries: deque[_Delivery] = deque()
         self._is_welcome = False
@@ -215,8 +216,8 @@ class HubLink:
 
     @property
     def epoch(self) -> int:
-        """Tells this process from an earlier one of the same name."""
-        return self._hello.epoch
+        """Later than that of an earlier process of the same name, once the hub has welcomed this one."""
+        return self._hello.epoch if self._epoch is None else self._epoch
 
     async def join(self) -> Welcome:
         """Says Hello until the hub answers. `run` must be under way.
@@ -400,6 +401,9 @@ class HubLink:
                 assert_never(known)
 
     def _take_welcome(self, welcome: Welcome) -> None:
+        if self._epoch is not None and self._epoch != welcome.epoch:
+            self._fail(Refused(f"another process has been {self.name} meanwhile; start this one again", EXIT_TEMPORARY))
+        self._epoch = welcome.epoch
         self._hello = self._hello.model_copy(update={"run_id": welcome.run_id})
         self._is_welcome = True
         for delivery in self._deliveries:

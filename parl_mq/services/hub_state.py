@@ -11,7 +11,6 @@ from typing import Any, Final, assert_never
 
 from parl_mq.config.models import RunConfig
 from parl_mq.errors import EXIT_CONFIG, WireError
-from parl_mq.metrics import known_figures
 from parl_mq.net.channel import PeerId
 from parl_mq.observe.prometheus import NodeFigures
 from parl_mq.services.addresses import Addresses
@@ -23,6 +22,7 @@ from parl_mq.services.roster import Node, Roster
 from parl_mq.services.run_memory import RunMemory
 from parl_mq.services.tally import Tally
 from parl_mq.spec import TableSpec, WeightsVersion
+from parl_mq.wire.codec import MAX_HEADER_BYTES, fitting
 from parl_mq.wire.messages import (
     MAIN_TABLE,
     MAX_FIGURES,
@@ -54,6 +54,10 @@ from parl_mq.wire.messages import (
 )
 
 HEARTBEAT_S: Final = 0.5
+NODES_BYTES: Final = MAX_HEADER_BYTES // 2
+"""What a message says of nodes may take so much of it; figures are the most of the rest, and take less."""
+PULSE: Final = (2**32, 0.0, 2**64 - 1)
+"""No node's pulse takes more room."""
 OWN_ABSENCE_S: Final = 1.0
 """Between two ticks; a hub that was away for longer has heard nobody, and that is nobody's fault."""
 
@@ -177,7 +181,8 @@ class HubState:
             case Goodbye():
                 return self._note_goodbye(node, known, now)
             case SenderAccounts():
-                self.tally.books.note_accounts(node.name, known.ring_id, known.accounts)
+                accounts = [each for each in known.accounts if self._roster.has_given(*each[:2])]
+                self.tally.books.note_accounts(node.name, known.ring_id, accounts)
                 if known.found:
                     self.tally.books.note_found(node.name, known.ring_id, known.found)
                 return []
@@ -215,11 +220,12 @@ class HubState:
     def _welcome(self, peer: PeerId, hello: Hello, now: float) -> list[Outgoing]:
         before = self._roster.named(hello.name)
         is_new = before is None or before.hello.epoch != hello.epoch
+        remembered = None if before is None else (before.hello, before.has_left)
         node, old = self._roster.greet(peer, hello, now)
         if old is not None:
             self.tally.note_replaced(old)
         told = self._note_learner_gone(hello.name, "was started again") if old is not None else []
-        self._has_settled = True
+        self._has_settled = self._has_settled or remembered != (node.hello, node.has_left)
         welcome = Welcome(
             run_id=self.run_id,
             index=node.index,
@@ -228,6 +234,7 @@ class HubState:
             incarnation=node.starts,
             weights_endpoint=self._addresses.weights_for(peer),
             heartbeat_s=HEARTBEAT_S,
+            epoch=node.epoch,
         )
         stop = self._stop_if_ending(node, is_new=is_new)
         return [(peer, welcome), (peer, self.run_state(peer)), *self._open_table(node), *stop, *told]
@@ -245,7 +252,7 @@ class HubState:
         if known is not None and known.role != hello.role:
             reason = f"the name {hello.name} belongs to a node that joined as {known.role}; take another with --name"
             return HelloRefused(reason=reason, exit_code=EXIT_CONFIG)
-        if known is not None and known.hello.epoch > hello.epoch and not known.has_left:
+        if known is not None and hello.epoch in known.epochs[:-1]:
             return superseded(hello.name)
         return None
 
@@ -347,7 +354,7 @@ class HubState:
         seen: list[Outgoing] = [] if node.peer is None else [(node.peer, HeartbeatSeen(sequence=goodbye.sequence))]
         if not node.has_left:
             node.has_left = self._has_settled = True
-            node.counters = known_figures(goodbye.counters)
+            node.note_counters(goodbye.counters)
             self.tally.note_counters(node)
             self.tally.note_gone(node, in_order=goodbye.error is None)
             node.state, node.waiting_for = "ended" if goodbye.error is None else "failed", None
@@ -392,10 +399,10 @@ class HubState:
 
     def progress(self, now: float) -> list[Outgoing]:
         """The figures for every supervisor."""
-        workers = self._roster.workers()
+        workers = fitting(self._roster.workers(), NODES_BYTES, lambda node: (*node.told, node.name, PULSE))
         message = RunProgress(
             phase=self.phase,
-            nodes=[(node.name, node.state, node.waiting_for) for node in workers],
+            nodes=[node.told for node in workers],
             figures=self.figures(),
             reached=self.time_to_target_s is not None,
             error=None if self.error is None else self.error[0],
@@ -410,7 +417,10 @@ class HubState:
         return [(node.peer, message) for node in supervisors if node.peer is not None]
 
     def status(self, now: float) -> RunStatus:
-        """The run for people."""
+        """The run for people. Of very many nodes it leaves the figures out, and then the last of them."""
+        reports = [node.report(now) for node in self._roster.workers()]
+        if len(fitting(reports, NODES_BYTES)) < len(reports):
+            reports = fitting([report._replace(figures={}) for report in reports], NODES_BYTES)
         return RunStatus(
             run_id=self.run_id,
             preset=self._config.preset,
@@ -418,9 +428,9 @@ class HubState:
             algorithm=self._config.algorithm.name,
             phase=self.phase,
             wall_s=max(0.0, self.wall_s(now)),
-            nodes=[node.report(now) for node in self._roster.workers()],
+            nodes=reports,
             figures=self.figures(),
-            books=self.rows().to_json(),
+            books={name: max(0, count) for name, count in self.rows().to_json().items()},
             target_return=self._config.stop.target_return,
             stop_reason=self.stop_reason,
             error=None if self.error is None else self.error[0][:2000],
@@ -589,16 +599,24 @@ class HubState:
 
     # Keys
 
+    @property
+    def names(self) -> list[str]:
+        """Of all nodes that there have been."""
+        return [node.name for node in self._roster]
+
     def replay_peers(self) -> list[PeerId]:
         """Routes of the replay nodes, which guard sockets of their own."""
         return [node.peer for node in self._roster.living() if node.role == "replay" and node.peer is not None]
 
     def expel(self, is_out: Callable[[PeerId], bool], now: float) -> list[Outgoing]:
         """Nodes whose keys are not allowed any more have left, whatever they still say."""
+        told: list[Outgoing] = []
         for node in [node for node in self._roster.living() if node.peer is not None and is_out(node.peer)]:
             node.has_left, node.state, node.waiting_for = True, "failed", None
             self.tally.note_gone(node, in_order=False)
-        return self._move_on(now)
+            self._has_settled = True
+            told += self._note_learner_gone(node.name, "may not take part any more: its key was revoked")
+        return [*told, *self._move_on(now)]
 
 
 def _other_columns(node: Node, offer: SpecOffer, spec: SpecOffer) -> HelloRefused:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from parl_mq.errors import ConfigError
 from parl_mq.net.curve import KeyPair
-from parl_mq.net.endpoints import check_endpoint
+from parl_mq.net.endpoints import check_endpoint, is_wildcard, port_of
 from parl_mq.services.keyring import Key, RemoteRole, read_pair, read_private, write_private
 from parl_mq.wire.messages import Name, Text
 
@@ -44,11 +44,9 @@ class JoinFile(BaseModel):
     @classmethod
     def _is_endpoint(cls, value: str) -> str:
         try:
-            check_endpoint(value)
+            check_hub(value)
         except ConfigError as error:
             raise ValueError(str(error)) from error
-        if not value.startswith("tcp://"):
-            raise ValueError("the hub of a join file is at tcp://HOST:PORT")
         return value
 
     @property
@@ -57,6 +55,15 @@ class JoinFile(BaseModel):
         if self.secret is None:
             raise ConfigError(f"the join file of {self.name} has no secret key; say --key FILE, which `keys new` made")
         return KeyPair(self.public, self.secret)
+
+
+def check_hub(endpoint: str) -> None:
+    """Raises ConfigError where a hub is that no other machine can reach."""
+    check_endpoint(endpoint)
+    if not endpoint.startswith("tcp://"):
+        raise ConfigError(f"the hub of a join file is at tcp://HOST:PORT, not at {endpoint!r}")
+    if is_wildcard(endpoint) or port_of(endpoint) == 0:
+        raise ConfigError(f"{endpoint!r} names no address and port that others could use")
 
 
 def write_join_file(path: Path, join: JoinFile) -> None:

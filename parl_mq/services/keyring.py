@@ -26,7 +26,8 @@ ALLOWED: Final = "allowed.json"
 LOCK: Final = "lock"
 CREDENTIALS: Final = "CREDENTIALS_DIRECTORY"
 """Variable in which systemd names the folder of a service's credentials."""
-MAX_GRANTS: Final = 10_000
+MAX_GRANTS: Final = 4_000
+"""The replay nodes are told of all of them in one message."""
 HOST: Final = "host"
 """Name of the server's own key: with it the run's status is asked on this machine."""
 
@@ -162,6 +163,8 @@ class Keyring:
         """
         with _locked(self.folder):
             self.refresh()
+            if len(self._grants) >= MAX_GRANTS:
+                raise ConfigError(f"{self.folder} holds {MAX_GRANTS} keys, as many as it may; revoke one first")
             for known in self._grants.values():
                 if known.name == grant.name:
                     raise ConfigError(f"the name {grant.name} has a key already; revoke it first, or take another name")
@@ -257,7 +260,10 @@ def _stamp_of(path: Path) -> tuple[int, int, int] | None:
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Two commands that change the keys do so one after the other."""
-    number = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        number = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise ConfigError(f"the keys in {folder} cannot be changed: {error.strerror}") from error
     try:
         fcntl.flock(number, fcntl.LOCK_EX)
         yield

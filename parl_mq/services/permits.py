@@ -5,7 +5,7 @@ Peers without a key are this machine's own, behind a private socket. What they s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from parl_mq.errors import ConfigError
@@ -53,7 +53,6 @@ MAY_SEND: Final[Mapping[KeyRole, frozenset[type[Message]]]] = {
             WeightsAnnounced,
             WeightsChunk,
             VersionGone,
-            WeightsWanted,
             Attach,
             SampleRequest,
             UpdatePriorities,
@@ -69,18 +68,22 @@ LOCAL_ALONE: Final[frozenset[type[Message]]] = frozenset({StopRequest})
 NEWCOMER_S: Final = 10.0
 """A replay node hears of a key from the hub; for so long one that it does not know may only be early."""
 MAX_NEWCOMERS: Final = 1_000
+MAX_NAMES: Final = 256
+"""Nodes of one key, those that have left included: a name, and what is counted under it, is kept to the run's end."""
 
 
 class Permits:
     """What the keys are good for, as whoever keeps them says at the moment."""
 
-    def __init__(self, grant_of: Callable[[str], Grant | None]) -> None:
+    def __init__(self, grant_of: Callable[[str], Grant | None], names: Callable[[], Iterable[str]] = list) -> None:
         """Makes permits.
 
         Args:
             grant_of: what a key is for; None where it is not allowed.
+            names: of all nodes that there have been.
         """
         self._grant_of = grant_of
+        self._names = names
 
     def name_of(self, key: str | None) -> str | None:
         """The name that a key is for."""
@@ -96,9 +99,24 @@ class Permits:
             return "its key is not allowed any more"
         if type(message) not in MAY_SEND[grant.role]:
             return f"{grant.name} may not send {type(message).__name__}: its key is for the role {grant.role}"
+        if isinstance(message, WeightsWanted) and message.keep and grant.role != "evaluator":
+            return f"{grant.name} may not have weights kept for it: its key is for the role {grant.role}"
         if isinstance(message, Hello | Attach):
-            return _why_not_as(grant, message) or (_why_not_at(grant, message) if isinstance(message, Hello) else None)
+            return (
+                _why_not_as(grant, message)
+                or (_why_not_at(grant, message) if isinstance(message, Hello) else None)
+                or self._why_not_one_more(grant, message.name)
+            )
         return None
+
+    def _why_not_one_more(self, grant: Grant, name: str) -> str | None:
+        known = {each for each in self._names() if grant.covers(each)}
+        if name in known or len(known) < MAX_NAMES:
+            return None
+        return (
+            f"the key of {grant.name} has had {MAX_NAMES} nodes in this run, as many as a key may, and {name} is none "
+            "of them; take the name of one that is gone, or another key (`parl-mq join-token`)"
+        )
 
 
 class ToldKeys:

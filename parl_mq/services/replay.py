@@ -94,14 +94,15 @@ async def serve(options: NodeOptions, replay: ReplayOptions, stop: StopSignal) -
             on_keys=take_keys,
             is_ready=False,
         ) as (link, welcome):
-            permits = Permits(keys.grant_of) if guard is not None else NOBODY
             link.status.waits("word of what the rows of the environment hold")
             config = run_config(welcome, options)
             if not await _has_table_to_open(link, stop):
                 options.notifier.ready(link.status.waiting_for or "")
             message = await stop.wait_for(link.table_to_open())
             if message is not None:  # even at a run's end: what the ring holds is part of the run's books
-                await _serve_table(link, server, options, replay, config, welcome, message, stop, permits)
+                await _serve_table(
+                    link, server, options, replay, config, welcome, message, stop, None if guard is None else keys
+                )
         return EXIT_OK
     finally:
         network.close()
@@ -134,7 +135,7 @@ async def _serve_table(
     welcome: Welcome,
     opening: OpenTable,
     stop: StopSignal,
-    permits: Permits,
+    keys: ToldKeys | None,
 ) -> None:
     spec = TableSpec.from_wire(opening.columns, opening.spaces)
     try:
@@ -153,6 +154,7 @@ async def _serve_table(
         desk = ReplayDesk(table, limiter(config, table.words), spec, config, welcome.run_id)
         if table.is_reopened:
             link.deliver(desk.found_accounts())
+        permits = NOBODY if keys is None else Permits(keys.grant_of, lambda: desk.names)
         tick_s = TICK_S if config.replay.nodes == 1 else COUNTS_EVERY_S
         max_bytes = most_bytes_of_a_message(config, spec)
         await ReplayNode(link, server, desk, permits=permits, max_bytes=max_bytes, tick_s=tick_s).run(stop)
@@ -207,8 +209,8 @@ class ReplayNode:
         self._link = link
         self._server = server
         self._desk = desk
-        self._backlog = Backlog(server)
         self._gate = Gate(server, ToReplay, socket="data", permits=permits, max_bytes=max_bytes)
+        self._backlog = Backlog(server, self._gate.cut_unread)
         self._thread = WorkThread("rows")
         self._turn = asyncio.Lock()  # of who has the desk, which takes one call at a time
         self._accounts_at = 0.0

@@ -92,18 +92,29 @@ def most_bytes_of_a_message(config: RunConfig, spec: TableSpec) -> int:
 
 @dataclass(slots=True)
 class _Sender:
-    """An actor's account: what it has sent, what it may send."""
+    """An actor's account: what it has sent, what it may send.
+
+    Attributes:
+        debt: live rows that earlier processes of this name sent beyond their credit; until new credit is given, they
+            count as this one's.
+    """
 
     peer: PeerId
     name: str
     epoch: int
     book: ReceiverBook = field(default_factory=ReceiverBook)
+    debt: int = 0
     has_news: bool = True
     rows_before: int = field(init=False)
 
     def __post_init__(self) -> None:
         """What the book begins with, an earlier process of this node has stored."""
         self.rows_before = self.book.rows
+
+    @property
+    def overdrawn(self) -> int:
+        """Live rows beyond the credit of this process and those before it."""
+        return self.debt + self.book.rows - max(self.book.credit_rows, self.rows_before)
 
     def mark(self, sequence: int, fragments: FragmentBatch | None = None) -> SenderMark:
         """What the ring keeps of the account with message `sequence`, which holds these fragments, or was refused."""
@@ -197,6 +208,11 @@ class ReplayDesk:
         request = self._held[0].request
         is_large = request.batch_size > LOOP_ROWS or self._layout(request, 1).num_bytes > LOOP_BYTES
         return is_large and self._num_due(self._held[0]) > 0
+
+    @property
+    def names(self) -> set[str]:
+        """Of the clients that there have been."""
+        return {*self._senders, *self._told_sums, *(client.name for client in self._clients.values())}
 
     def counters(self) -> dict[str, float]:
         """For the heartbeats."""
@@ -371,10 +387,12 @@ class ReplayDesk:
     def _account(self, peer: PeerId, attach: Attach) -> _Sender:
         """The actor's account, which may go on from an earlier process of this node; a new epoch begins a new one."""
         sender = self._senders.get(attach.name)
-        if sender is not None and sender.epoch != attach.epoch:
-            self._close_account(attach.name, sender)
         if sender is None or sender.epoch != attach.epoch:
-            sender = self._senders[attach.name] = _Sender(peer, attach.name, attach.epoch, self._book_of(attach))
+            debt = 0
+            if sender is not None:
+                self._close_account(attach.name, sender)
+                debt = max(0, sender.overdrawn)
+            sender = self._senders[attach.name] = _Sender(peer, attach.name, attach.epoch, self._book_of(attach), debt)
         sender.peer = peer
         self._raise_credit(sender)
         if not self._limiter.has_room_for(self._num_actors, self._config.largest_insert):
@@ -459,8 +477,7 @@ class ReplayDesk:
         """
         band_rows = int(self._config.error_band / self._config.replay.samples_per_insert)  # no share of it is larger
         slack = max(band_rows, BEYOND_LARGEST * self._config.largest_insert)
-        most = max(sender.book.credit_rows, sender.rows_before) + slack
-        if sender.book.rows + fragments.num_live > most:
+        if sender.overdrawn + fragments.num_live > slack:
             raise WireError(f"{sender.name} sends rows beyond its credit of {sender.book.credit_rows}")
 
     def _note_refused(self, error: Exception) -> None:
@@ -562,7 +579,7 @@ class ReplayDesk:
         if self._lock_step is None:
             share = self._limiter.credit_share(self._num_actors, share)
         if share > 0 and sender.book.grant(share, SENDER_BYTES):
-            sender.has_news = True
+            sender.has_news, sender.debt = True, 0
 
     def _grant(self, sender: _Sender) -> None:
         if self._lock_step is not None and self._lock_step.num_draws:

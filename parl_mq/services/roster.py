@@ -14,6 +14,13 @@ from parl_mq.wire.messages import Hello, NodeReport, Role
 BUSY_AFTER_S: Final = 3.0
 """Heartbeats come twice a second; a node without one for so long does something that lets nothing else run."""
 MAX_INDEX: Final = 10_000
+MAX_EPOCHS: Final = 16
+"""Processes of one name whose rows are still told of apart."""
+MAX_TOTAL: Final = float(2**50)
+"""Of a counter: the sum over all nodes, and its change in a moment, are numbers that can be told."""
+MAX_STATE: Final = 64
+MAX_WAITING_FOR: Final = 500
+"""Characters of what a node says that are kept, and shown to people."""
 
 _DURATION: Final = re.compile(r" \(for \d+ s\)$")
 """What a node adds itself to a wait that has lasted."""
@@ -28,6 +35,7 @@ class Node:
     Attributes:
         peer: its route; None while the hub has not heard of it since its own start.
         starts: processes of this name so far.
+        epochs: given to the processes of this name, the newest last; a clock that was set back makes none go backwards.
         heard_at: time of its last message, s.
         waits_since: time since when it waits for `waiting_for`, s.
     """
@@ -44,6 +52,16 @@ class Node:
     counters: dict[str, float] = field(default_factory=dict)
     has_left: bool = False
     has_table: bool = False
+    epochs: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """The first process of a name has the epoch that it says."""
+        self.epochs = self.epochs or [self.hello.epoch]
+
+    @property
+    def epoch(self) -> int:
+        """That of its process."""
+        return self.epochs[-1]
 
     @property
     def role(self) -> Role:
@@ -58,7 +76,20 @@ class Node:
     @property
     def key(self) -> tuple[str, int]:
         """Tells this process from others of the same name."""
-        return self.hello.name, self.hello.epoch
+        return self.name, self.epoch
+
+    @property
+    def told(self) -> tuple[str, str, str | None]:
+        """Its name, what it does, and what it waits for."""
+        return self.name, self.state, self.waiting_for
+
+    def note_counters(self, counters: Mapping[str, float]) -> None:
+        """Takes the figures that there are of a node of its role: those of replay nodes alone have labels."""
+        self.counters = {
+            name: min(max(value, 0.0), MAX_TOTAL) if name.endswith("_total") else value
+            for name, value in known_figures(counters).items()
+            if self.role == "replay" or "{" not in name
+        }
 
     def note_beat(
         self, *, progress: int, state: str, waiting_for: str | None, counters: Mapping[str, float], now: float
@@ -66,8 +97,9 @@ class Node:
         """Takes what a heartbeat says."""
         if waiting_for is None or self.waiting_for is None or _subject(waiting_for) != _subject(self.waiting_for):
             self.waits_since = now
-        self.progress, self.state, self.waiting_for = progress, state, waiting_for
-        self.counters = known_figures(counters)
+        self.progress, self.state = progress, state[:MAX_STATE]
+        self.waiting_for = None if waiting_for is None else waiting_for[:MAX_WAITING_FOR]
+        self.note_counters(counters)
 
     def report(self, now: float) -> NodeReport:
         """The node for people."""
@@ -108,6 +140,7 @@ class Node:
             "hello": self.hello.model_dump(mode="json"),
             "index": self.index,
             "starts": self.starts,
+            "epochs": self.epochs,
             "has_left": self.has_left,
             "has_table": self.has_table,
             "totals": totals,
@@ -127,6 +160,7 @@ class Node:
             counters=dict(values["totals"]),
             has_left=has_left or values["has_left"],
             has_table=values["has_table"],
+            epochs=list(values.get("epochs", ())),
         )
 
 
@@ -157,8 +191,10 @@ class Roster:
             The node, and the old process of its name where it has taken that over.
         """
         known = self._nodes.get(hello.name)
-        if known is not None and known.peer is not None:
-            del self._by_peer[known.peer]
+        for left in (known, self._by_peer.get(peer)):  # a route is one node's, and a node has one
+            if left is not None and left.peer is not None:
+                del self._by_peer[left.peer]
+                left.peer = None
         if known is not None and known.hello.epoch == hello.epoch:
             known.peer, known.hello, known.heard_at, known.has_left = peer, hello, now, False
             if known.state == "away":
@@ -167,9 +203,15 @@ class Roster:
             return known, None
         index = self._free_index(hello) if known is None else known.index
         starts = 1 if known is None else known.starts + 1
-        node = Node(peer, hello, index, starts=starts, heard_at=now, waits_since=now)
+        epochs = [] if known is None else [*known.epochs, max(hello.epoch, known.epoch + 1)][-MAX_EPOCHS:]
+        node = Node(peer, hello, index, starts=starts, heard_at=now, waits_since=now, epochs=epochs)
         self._nodes[hello.name] = self._by_peer[peer] = node
         return node, known
+
+    def has_given(self, name: str, epoch: int) -> bool:
+        """Whether this is one of the newest processes of a name."""
+        node = self._nodes.get(name)
+        return node is not None and epoch in node.epochs
 
     def workers(self) -> list[Node]:
         """All but the supervisors."""

@@ -216,12 +216,20 @@ def _loop_factory(kind: str) -> Callable[[], asyncio.AbstractEventLoop]:
 
 
 def _set_up_logging(options: NodeOptions) -> None:
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=options.node.log_level.upper(),
-        format=f"%(asctime)s {options.name} %(levelname)s %(message)s",
-        force=True,
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(OneLine(f"%(asctime)s {options.name} %(levelname)s %(message)s"))
+    logging.basicConfig(level=options.node.log_level.upper(), handlers=[handler], force=True)
+
+
+class OneLine(logging.Formatter):
+    """Writes each message in one line, without control characters: it may hold what a peer has said."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the base class's name
+        """The line."""
+        record.message = "".join(
+            each if each.isprintable() else each.encode("unicode_escape").decode() for each in record.message
+        )
+        return super().formatMessage(record)
 
 
 def first_cause(error: BaseException) -> BaseException:

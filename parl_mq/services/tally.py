@@ -158,7 +158,8 @@ class Tally:
 
     def _fill(self) -> dict[str, float]:
         """Live rows of all replay nodes, and the share of their tables that they take: all tables have one size."""
-        nodes = [node.counters for node in self._roster if node.role == "replay" and "replay_fill" in node.counters]
+        names = {"replay_live_rows", "replay_fill"}
+        nodes = [node.counters for node in self._roster if node.role == "replay" and names <= node.counters.keys()]
         if not nodes:
             return {}
         live, fill = (sum(each[name] for each in nodes) for name in ("replay_live_rows", "replay_fill"))

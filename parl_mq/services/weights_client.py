@@ -11,7 +11,7 @@ import numpy.typing as npt
 from parl_mq.errors import WireError
 from parl_mq.model.snapshot import WeightsSnapshot
 from parl_mq.net.channel import ClientChannel, LinkEvent
-from parl_mq.services.weights_exchange import Fetch
+from parl_mq.services.weights_exchange import MAX_SNAPSHOT_BYTES, Fetch
 from parl_mq.spec import WeightsVersion
 from parl_mq.wire.codec import Decoder, encode
 from parl_mq.wire.messages import (
@@ -30,8 +30,15 @@ log = logging.getLogger("parl_mq")
 class WeightsClient:
     """Pulls versions from the hub, one at a time; versions in between are skipped."""
 
-    def __init__(self, channel: ClientChannel) -> None:
+    def __init__(self, channel: ClientChannel, max_bytes: int = MAX_SNAPSHOT_BYTES) -> None:
+        """Makes a client.
+
+        Args:
+            channel: to the hub.
+            max_bytes: of a version; larger ones are passed over.
+        """
         self._channel = channel
+        self._max_bytes = max_bytes
         self._num_connects = 0
         self._decode = Decoder(Weights)
         self._version: WeightsVersion | None = None
@@ -84,8 +91,7 @@ class WeightsClient:
             case WeightsAnnounced():
                 if self._wanted is None:
                     return []  # the answer to a request that was repeated after a reconnect
-                self._fetch = Fetch(known)
-                return list(self._fetch.first())
+                return self._begin(known, self._wanted)
             case WeightsChunk():
                 return self._take(known, arrays)
             case VersionGone():
@@ -95,6 +101,15 @@ class WeightsClient:
                 return []
             case _:
                 assert_never(known)
+
+    def _begin(self, announced: WeightsAnnounced, wanted: WeightsWanted) -> list[Message]:
+        try:
+            self._fetch = Fetch(announced, self._max_bytes)
+        except WireError as error:
+            log.warning("passed over a version that is none of this run's: %s", error)
+            self._wanted = wanted.model_copy(update={"newer_than": announced.version})
+            return [self._wanted]
+        return list(self._fetch.first())
 
     def _take(self, chunk: WeightsChunk, arrays: dict[str, npt.NDArray[Any]]) -> list[Message]:
         fetch = self._fetch

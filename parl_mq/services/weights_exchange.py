@@ -13,15 +13,20 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from parl_mq.config.models import RunConfig
 from parl_mq.errors import WireError
 from parl_mq.model.snapshot import WeightsSnapshot
 from parl_mq.net.channel import Frame
-from parl_mq.spec import WeightsVersion
+from parl_mq.spec import TableSpec, WeightsVersion
 from parl_mq.wire.codec import encode, expect_arrays
 from parl_mq.wire.messages import CHUNK_BYTES, ChunkWanted, VersionGone, WeightsAnnounced, WeightsChunk
 
 MAX_SNAPSHOT_BYTES: Final = 2**32
-"""Of one version: what a fetch may allocate because a peer says so."""
+"""Of one version, where the algorithm does not say how many parameters its network has."""
+BYTES_A_PARAMETER: Final = 16
+"""Four times what one takes: a policy may have more than the one network that the algorithm speaks of."""
+SLACK_BYTES: Final = 2**20
+"""For the names of the tensors."""
 WINDOW: Final = 4
 """Chunks that a fetch has asked for and not yet received: 1 MiB under way at most."""
 
@@ -34,6 +39,14 @@ def announcement(snapshot: WeightsSnapshot) -> WeightsAnnounced:
         num_bytes=len(snapshot.payload),
         digest=snapshot.digest,
     )
+
+
+def most_bytes_of_weights(config: RunConfig, spec: TableSpec) -> int:
+    """Bytes that no version of a run's weights exceeds, from its settings and its table's spec."""
+    num_parameters = config.algorithm.num_parameters(spec.stacked(config.environment.frame_stack))
+    if num_parameters is None:
+        return MAX_SNAPSHOT_BYTES
+    return min(MAX_SNAPSHOT_BYTES, SLACK_BYTES + num_parameters * BYTES_A_PARAMETER)
 
 
 def num_chunks(num_bytes: int) -> int:
@@ -52,22 +65,26 @@ def chunk_frames(wanted: ChunkWanted, held: Iterable[WeightsSnapshot]) -> list[F
 
 
 class Fetch:
-    """One fetch of one announced version: which chunk to ask for next, and what has arrived."""
+    """One fetch of one announced version: which chunk to ask for next, and what has arrived.
 
-    def __init__(self, announced: WeightsAnnounced) -> None:
+    It takes the memory of the chunks that have arrived, whatever was announced.
+    """
+
+    def __init__(self, announced: WeightsAnnounced, max_bytes: int = MAX_SNAPSHOT_BYTES) -> None:
         """Begins a fetch.
 
         Raises:
-            WireError: the version is larger than any network here may be.
+            WireError: the version is larger than any of this run may be.
         """
-        if announced.num_bytes > MAX_SNAPSHOT_BYTES:
+        if announced.num_bytes > max_bytes:
             raise WireError(
-                f"weights of version {announced.version} have {announced.num_bytes} bytes, at most {MAX_SNAPSHOT_BYTES}"
+                f"weights of version {announced.version} have {announced.num_bytes} bytes, at most {max_bytes} fit the "
+                "run's network"
             )
         self.announced = announced
-        self._payload = bytearray(announced.num_bytes)
+        self._chunks: dict[int, bytes] = {}
+        self._num_chunks = num_chunks(announced.num_bytes)
         self._next = 0
-        self._missing = set(range(num_chunks(announced.num_bytes)))
 
     def first(self) -> list[ChunkWanted]:
         """The requests that open the window."""
@@ -75,8 +92,8 @@ class Fetch:
 
     def again(self) -> list[ChunkWanted]:
         """The requests for every chunk still missing of those asked for: after a reconnect."""
-        asked = sorted(chunk for chunk in self._missing if chunk < self._next)
-        return [ChunkWanted(version=self.announced.version, chunk=chunk) for chunk in asked]
+        missing = [chunk for chunk in range(self._next) if chunk not in self._chunks]
+        return [ChunkWanted(version=self.announced.version, chunk=chunk) for chunk in missing]
 
     def take(self, message: WeightsChunk, arrays: Mapping[str, npt.NDArray[Any]]) -> list[ChunkWanted]:
         """Stores a chunk that arrived and returns the next request, if any. A repeated chunk does no harm.
@@ -86,22 +103,21 @@ class Fetch:
         """
         expect_arrays(arrays, {"bytes": (("N",), "uint8")})
         part = arrays["bytes"]
-        start = message.chunk * CHUNK_BYTES
-        expected = min(CHUNK_BYTES, self.announced.num_bytes - start)
-        if tuple(message.version) != tuple(self.announced.version) or expected != len(part):
+        expected = min(CHUNK_BYTES, self.announced.num_bytes - message.chunk * CHUNK_BYTES)
+        is_asked = message.chunk < self._next
+        if tuple(message.version) != tuple(self.announced.version) or not is_asked or expected != len(part):
             raise WireError(
                 f"weights chunk {message.chunk} of version {message.version}: got {len(part)} bytes, expected "
                 f"{expected} of version {self.announced.version}"
             )
-        self._payload[start : start + expected] = part.data
-        self._missing.discard(message.chunk)
+        self._chunks[message.chunk] = part.tobytes()
         wanted = self._ask()
         return [] if wanted is None else [wanted]
 
     @property
     def is_complete(self) -> bool:
         """Whether every chunk has arrived."""
-        return not self._missing
+        return len(self._chunks) == self._num_chunks
 
     def snapshot(self) -> WeightsSnapshot:
         """The whole version.
@@ -109,14 +125,14 @@ class Fetch:
         Raises:
             WireError: the bytes do not match the announced digest.
         """
-        payload = bytes(self._payload)
+        payload = b"".join(self._chunks[chunk] for chunk in range(self._num_chunks))
         if hashlib.sha256(payload).hexdigest() != self.announced.digest:
             raise WireError(f"weights of version {self.announced.version} do not match their announced digest")
         version = WeightsVersion(*self.announced.version)
         return WeightsSnapshot(version, self.announced.updates, payload, self.announced.digest)
 
     def _ask(self) -> ChunkWanted | None:
-        if self._next * CHUNK_BYTES >= self.announced.num_bytes:
+        if self._next == self._num_chunks:
             return None
         self._next += 1
         return ChunkWanted(version=self.announced.version, chunk=self._next - 1)

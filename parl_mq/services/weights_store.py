@@ -22,6 +22,11 @@ from parl_mq.wire.messages import (
     WeightsWanted,
 )
 
+MAX_PEERS: Final = 2_000
+"""That are remembered as waiting or fetching: connections come and go, and nothing tells that one has gone."""
+OLDER_BYTES: Final = 2**30
+MIN_OLDER: Final = 16
+"""Older versions are kept for those who fetch them up to so many bytes, but so many at least."""
 FETCH_LEASE_S: Final = 60.0
 """A version that is being fetched is kept this long after a chunk of it was last asked for."""
 
@@ -81,7 +86,7 @@ class WeightsStore:
                 self._wants[peer] = known
                 return self._serve_wants(now)
             case ChunkWanted():
-                self._fetching[peer] = _Lease(WeightsVersion(*known.version), now + FETCH_LEASE_S)
+                self._lease(peer, WeightsVersion(*known.version), now)
                 return [(peer, chunk_frames(known, self._all()))]
             case _:
                 assert_never(known)
@@ -139,18 +144,34 @@ class WeightsStore:
 
     def _accept(self, snapshot: WeightsSnapshot, now: float) -> None:
         self._fetching = {peer: lease for peer, lease in self._fetching.items() if lease.until > now}
-        needed = {lease.version for lease in self._fetching.values()} | set(self._evaluating.values())
-        self._older = {held.version: held for held in self._all() if held.version in needed}
-        self._newest = snapshot
+        fetched, judged = {lease.version for lease in self._fetching.values()}, set(self._evaluating.values())
+        room = OLDER_BYTES
+        older: dict[WeightsVersion, WeightsSnapshot] = {}
+        for held in self._all():  # the newest first
+            if held.version in judged or (held.version in fetched and (room > 0 or len(older) < MIN_OLDER)):
+                older[held.version] = held
+                room -= len(held.payload)
+        self._older, self._newest = older, snapshot
+
+    def _lease(self, peer: PeerId, version: WeightsVersion, now: float) -> None:
+        self._fetching.pop(peer, None)
+        self._fetching[peer] = _Lease(version, now + FETCH_LEASE_S)
+        _bound(self._fetching)
 
     def _serve_wants(self, now: float) -> list[Reply]:
         newest = self._newest
         if newest is None:
+            _bound(self._wants)
             return []
-        due = [(peer, want) for peer, want in self._wants.items() if self._is_due(want, newest)]
+        too_many = len(self._wants) - MAX_PEERS  # who has waited longest is told of what there is, and asks again
+        due = [
+            (peer, want)
+            for number, (peer, want) in enumerate(self._wants.items())
+            if number < too_many or self._is_due(want, newest)
+        ]
         for peer, want in due:
             del self._wants[peer]
-            self._fetching[peer] = _Lease(newest.version, now + FETCH_LEASE_S)
+            self._lease(peer, newest.version, now)
             if want.keep:
                 self._evaluating[peer] = newest.version
         return [(peer, encode(announcement(newest))) for peer, _ in due]
@@ -161,3 +182,9 @@ class WeightsStore:
         # A learner that was started again has gone back to its checkpoint: the updates counted so far say nothing.
         began_anew = want.newer_than is not None and want.newer_than[0] < newest.version.generation
         return self._is_final or began_anew or newest.updates >= want.min_updates
+
+
+def _bound(of_peers: dict[PeerId, Any]) -> None:
+    """Forgets those that were heard of longest ago."""
+    while len(of_peers) > MAX_PEERS:
+        del of_peers[next(iter(of_peers))]

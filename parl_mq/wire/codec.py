@@ -9,10 +9,10 @@ Nothing that a peer sends can raise anything but WireError here, or allocate mor
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from math import prod
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import msgpack  # type: ignore[import-untyped]  # it has no stubs
 import numpy as np
@@ -25,6 +25,7 @@ from parl_mq.wire.messages import Message
 
 Frame = bytes | bytearray | memoryview
 Arrays = dict[str, npt.NDArray[Any]]
+T = TypeVar("T")
 Shape = Sequence[int | str | None]
 """An expected shape: a number, None for any, or a letter that stands for the same number wherever it occurs."""
 
@@ -279,6 +280,17 @@ def _packed(fields: Mapping[str, Any]) -> bytes:
     if len(header) > MAX_HEADER_BYTES:
         raise ValueError(f"the header of a {fields['kind']} has {len(header)} bytes, at most {MAX_HEADER_BYTES} can go")
     return header
+
+
+def fitting(rows: Iterable[T], num_bytes: int, as_sent: Callable[[T], Any] = lambda row: row) -> list[T]:
+    """The first of some rows, as many as take so many bytes of a header at most."""
+    kept: list[T] = []
+    for row in rows:
+        num_bytes -= len(msgpack.packb(as_sent(row)))
+        if num_bytes < 0:
+            break
+        kept.append(row)
+    return kept
 
 
 def unpacked(frame: Frame) -> dict[str, Any]:

@@ -6,9 +6,19 @@ them by name, shape and dtype. Fields are added with a default, never reordered 
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeFloat, NonNegativeInt, PositiveInt
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveInt,
+)
 
 PROTOCOL_VERSION: Final = 1
 MAIN_TABLE: Final = "main"
@@ -18,11 +28,22 @@ CHUNK_BYTES: Final = 256 * 1024
 
 Role = Literal["hub", "replay", "learner", "actor", "evaluator", "supervisor"]
 Name = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_.:-]+$")]
-Text = Annotated[str, Field(max_length=2000)]
+_CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""Characters that a terminal acts upon, but for tab and line feed."""
+
+
+def _shown(text: str) -> str:
+    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+Text = Annotated[str, Field(max_length=2000), AfterValidator(_shown)]
+"""What people are shown; control characters in it are replaced."""
 PublicKey = Annotated[str, Field(min_length=40, max_length=40)]
 """A CURVE key, Z85."""
 Epoch = Annotated[int, Field(ge=0, lt=2**63)]
 Sequence = Annotated[int, Field(ge=0, lt=2**63)]
+Rows = Annotated[int, Field(ge=0, le=2**50)]
+"""Live rows of one stream."""
 Figure = Annotated[float, Field(ge=-1e300, le=1e300, allow_inf_nan=False)]
 """What a node has measured: the sum over all that a message or a run can hold is finite too."""
 FigureName = Annotated[str, Field(max_length=200)]
@@ -49,7 +70,7 @@ class Hello(Message):
     """Node -> hub: I am here; also after a reconnect, and as the answer to SayHello.
 
     Attributes:
-        epoch: grows with every start of a process of this name; tells a restarted node from the old one.
+        epoch: tells this process from others of its name; the clock's time at its start, by which nothing is ordered.
         run_id: None at the first Hello; afterwards the run that this node belongs to.
         data_endpoint: where a replay node has bound its data socket; None for other roles.
         public_endpoint: the same for other machines, where it has another one for them.
@@ -60,9 +81,9 @@ class Hello(Message):
     protocol: int
     role: Role
     name: Name
-    epoch: Epoch
+    epoch: Annotated[int, Field(ge=0, lt=2**62)]
     pid: PositiveInt
-    host: Text
+    host: Annotated[Text, Field(max_length=255)]
     run_id: Text | None = None
     data_endpoint: Text | None = None
     public_endpoint: Text | None = None
@@ -192,8 +213,8 @@ class SenderAccounts(Message):
 
     kind: Literal["sender_accounts"] = "sender_accounts"
     ring_id: Text
-    accounts: list[tuple[Name, Epoch, NonNegativeInt]] = Field(max_length=10_000)
-    found: list[tuple[Digest, Epoch, NonNegativeInt]] = Field(default_factory=list, max_length=10_000)
+    accounts: list[tuple[Name, Epoch, Rows]] = Field(max_length=10_000)
+    found: list[tuple[Digest, Epoch, Rows]] = Field(default_factory=list, max_length=10_000)
 
 
 class LearnerReady(Message):
@@ -242,6 +263,7 @@ class Welcome(Message):
         generation: of the newest group of learners, for a learner; 0 for other roles.
         incarnation: starts of a node of this name, this one included; random streams depend on it.
         weights_endpoint: the hub's weights socket.
+        epoch: of this process from now on, later than that of any earlier one of its name; None: that of its Hello.
     """
 
     kind: Literal["welcome"] = "welcome"
@@ -252,6 +274,7 @@ class Welcome(Message):
     incarnation: PositiveInt
     weights_endpoint: Text
     heartbeat_s: Annotated[float, Field(gt=0)]
+    epoch: Epoch | None = None
 
 
 class HelloRefused(Message):
@@ -401,7 +424,7 @@ class RunProgress(Message):
 
     Attributes:
         phase: `starting`, `filling`, `training`, `stopping` or `done`.
-        nodes: one (name, state, waiting_for) for each node.
+        nodes: one (name, state, waiting_for) for each node, as many as a message has room for.
         figures: name -> value, see parl_mq.metrics; absent while unknown, never NaN.
         error: what made the run fail, or None.
         trouble: what people should see to while the run goes on, or None.
@@ -452,6 +475,7 @@ class RunStatus(Message):
 
     Attributes:
         figures: name -> value, see parl_mq.metrics.
+        nodes: those that came first, as many as a message has room for; where that is not all, without their figures.
         books: what became of the actors' rows: `sent`, `acknowledged`, `abandoned`, `under_way`, `stored`, `lost`.
     """
 
@@ -481,7 +505,7 @@ class WeightsWanted(Message):
     Attributes:
         newer_than: the version in hand, or None for any.
         min_updates: only a version with at least this many learner updates will do.
-        keep: the hub keeps the version until its evaluation is reported.
+        keep: the hub keeps the version until its evaluation is reported; only for an evaluator.
     """
 
     kind: Literal["weights_wanted"] = "weights_wanted"

@@ -45,6 +45,11 @@ def test_a_join_token_is_one_file_and_the_command_for_it_is_told(parl_mq, tmp_pa
     ("arguments", "code", "told"),
     [
         (["join-token", "actor"], EXIT_USAGE, "say which hub"),
+        (["join-token", "actor", "--hub", "tcp://*:1", "--keys", "keys"], EXIT_USAGE, "--hub: 'tcp://*:1' names no"),
+        (["join-token", "actor", "--hub", "ipc://x", "--keys", "keys"], EXIT_USAGE, "--hub: the hub of a join file"),
+        (["join-token", "actor", "--hub", "tcp://h:1", "--keys", "keys", "--name", "a b"], EXIT_USAGE, "name: "),
+        (["join-token", "actor", "--hub", "tcp://h:1", "--keys", "keys", "--public", "x"], EXIT_USAGE, "public: "),
+        (["join-token", "actor", "--hub", "tcp://h:1", "--keys", "keys", "--output", "no/x"], EXIT_CONFIG, "no/x"),
         (["join-token", "actor", "--run-dir", "nowhere"], EXIT_CONFIG, "lets no other machine in"),
         (["keys", "list"], EXIT_USAGE, "say whose keys"),
         (["keys", "allow", "far", "actor", "--public", "short", "--keys", "keys"], EXIT_USAGE, "Z85"),
@@ -66,6 +71,20 @@ def test_a_join_token_is_one_file_and_the_command_for_it_is_told(parl_mq, tmp_pa
 )
 def test_what_cannot_be_is_told(parl_mq, capsys, arguments, code, told):
     assert parl_mq(*arguments) == code
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("role", "told"),
+    [
+        ("actor", "parl-mq actor --join 'my lab.join'\n"),
+        ("learner", "parl-mq learner --join 'my lab.join' --run-dir DIR\n"),
+        ("replay", "parl-mq replay --join 'my lab.join' --bind tcp://ADDRESS:PORT\n"),
+    ],
+)
+def test_the_command_that_is_told_has_all_that_a_node_of_its_role_needs(parl_mq, capsys, role, told):
+    token = ["join-token", role, "--hub", "tcp://h:1", "--keys", "keys", "--output", "my lab.join"]
+    assert parl_mq(*token) == EXIT_OK
     assert told in capsys.readouterr().err
 
 

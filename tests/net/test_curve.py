@@ -1,7 +1,6 @@
 """Keys: who is let in, what both ends are told, and that a connection can be closed under its owner."""
 
 import asyncio
-import contextlib
 import logging
 import os
 import socket
@@ -121,24 +120,11 @@ async def test_a_key_that_may_become_known_tries_again_by_itself(door):
 
 async def test_a_client_without_a_key_is_refused_at_both_ends(door, caplog):
     server = door.network.bind(TCP)
-    networks = []
-
-    async def come_until_told():
-        """A client that sees it first may be gone before the server has read what it is; then another one comes."""
-        while True:
-            networks.append(network := Network())
-            client = network.connect(server.endpoint)
-            assert await soon(client.next_event()) is LinkEvent.REFUSED
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(1):
-                    await until(lambda: any("has no key" in record.message for record in caplog.records))
-                    return
-
-    try:
-        await soon(come_until_told())
-    finally:
-        for network in networks:
-            network.close(linger_s=0)
+    network = Network()
+    client = network.connect(server.endpoint)
+    assert await soon(client.next_event()) is LinkEvent.REFUSED
+    await until(lambda: any("give it a join file" in record.message for record in caplog.records))
+    network.close(linger_s=0)
 
 
 async def test_a_server_that_has_another_key_than_the_expected_one_is_a_refusal(door, caplog):
@@ -254,6 +240,28 @@ async def test_a_key_that_is_not_welcome_any_more_loses_its_connection_and_gets_
     assert server.cut_denied() == [pair.public]
     assert await soon(client.next_event()) is LinkEvent.DISCONNECTED
     assert await soon(client.next_event()) is LinkEvent.REFUSED
+
+
+async def test_connections_that_have_said_nothing_are_closed_with_those_of_a_key_and_the_welcome_come_back(door):
+    server, other = door.network.bind(TCP), door.network.bind(TCP)
+    _, silent, pair = door.client(server.endpoint, pair=invited(door))
+    _, welcome, _ = door.client(server.endpoint, pair=invited(door))
+    _, speaker, _ = door.client(server.endpoint, pair=invited(door))
+    _, elsewhere, _ = door.client(other.endpoint, pair=invited(door))
+    await introduce(speaker, server)
+    for client in (silent, welcome, speaker, elsewhere):
+        assert await soon(client.next_event()) is LinkEvent.CONNECTED
+    before = set(os.listdir("/proc/self/fd"))
+    door.welcome.discard(pair.public)
+    assert server.cut_denied() == []
+    assert [await soon(silent.next_event()) for _ in range(2)] == [LinkEvent.DISCONNECTED, LinkEvent.REFUSED]
+    assert [await soon(welcome.next_event()) for _ in range(2)] == [LinkEvent.DISCONNECTED, LinkEvent.CONNECTED]
+    assert len(set(os.listdir("/proc/self/fd")) - before) <= 1  # that of the one who came back
+    await introduce(speaker, server)
+    await introduce(elsewhere, other)
+    for client in (speaker, elsewhere):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(client.next_event(), 0.05)
 
 
 async def test_a_message_of_a_key_that_is_not_welcome_any_more_is_not_read(door):

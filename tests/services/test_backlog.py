@@ -11,7 +11,7 @@ async def connected(queue_messages=2):
     client = network.connect("here", queue_messages=queue_messages)
     await client.send([b"hello"])
     [(peer, _)] = await soon(server.receive_many())
-    return client, Backlog(server), peer
+    return client, Backlog(server, server.cut, max_waiting=5), peer
 
 
 def numbered(peer, numbers):
@@ -40,7 +40,7 @@ async def test_a_peer_with_a_full_queue_does_not_hold_up_another():
     for client in clients:
         await client.send([b"hello"])
     full, free = [peer for peer, _ in await soon(server.receive_many())]
-    Backlog(server).send([*numbered(full, [0, 1, 2]), *numbered(free, [9])])
+    Backlog(server, server.cut).send([*numbered(full, [0, 1, 2]), *numbered(free, [9])])
     assert await read(clients[1]) == [9]
 
 
@@ -50,6 +50,14 @@ async def test_what_belongs_to_a_peer_that_is_gone_is_dropped_and_the_peer_named
     client.cut()
     assert backlog.flush() == [peer]
     client.revive()
+    assert backlog.flush() == []
+
+
+async def test_a_peer_that_reads_nothing_is_cut_and_takes_no_more_memory():
+    client, backlog, peer = await connected()
+    assert backlog.send(numbered(peer, range(7))) == []
+    assert backlog.send(numbered(peer, [7])) == [peer]
+    assert not client.is_connected
     assert backlog.flush() == []
 
 

@@ -16,11 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parl_mq.errors import WireError
+from parl_mq.net.conduct import Pace
 from parl_mq.net.curve import Guard, new_key_pair
 from parl_mq.net.zmq_channel import Network
 from parl_mq.replay.table import Table
 from parl_mq.services import gate
-from parl_mq.services.conduct import Pace
 from parl_mq.services.hub import Hub, HubOptions
 from parl_mq.services.hub_link import NodeStatus
 from parl_mq.services.keyring import Grant, Keyring

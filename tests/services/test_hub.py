@@ -7,14 +7,16 @@ import time
 import pytest
 
 from parl_mq.errors import EXIT_INTERNAL, EXIT_OK
+from parl_mq.net.channel import LinkEvent
 from parl_mq.net.memory_channel import MemoryNetwork
-from parl_mq.services.hub import Hub, HubOptions
+from parl_mq.services.hub import WEIGHTS_QUEUE, Hub, HubOptions
 from parl_mq.services.run_directory import RunDirectory
 from parl_mq.services.runtime import StopSignal
 from parl_mq.services.weights_client import WeightsClient
 from parl_mq.services.weights_exchange import announcement, chunk_frames
 from parl_mq.wire.codec import Decoder, encode
 from parl_mq.wire.messages import (
+    CHUNK_BYTES,
     EvaluationFinished,
     FromHub,
     Goodbye,
@@ -197,3 +199,21 @@ async def end(scene):
     lost = [f"{role}-0" for role in ("actor", "evaluator", "learner", "replay")]
     await supervisor.send(encode(StopRequest(reason="the test is over", interrupted=True, lost=lost)))
     assert await soon(scene.task) == EXIT_OK
+
+
+async def test_a_peer_that_asks_for_weights_and_reads_none_is_cut_and_the_others_are_served(scene, caplog):
+    learner, deaf = (scene.network.connect(WEIGHTS, queue_messages=WEIGHTS_QUEUE) for _ in range(2))
+    version = snapshot(1, 4, num_bytes=CHUNK_BYTES)
+    await learner.send(encode(announcement(version)))
+    [wanted] = await heard(learner)
+    await learner.send(chunk_frames(wanted, [version]))
+    await heard(learner)
+    assert await soon(deaf.next_event()) is LinkEvent.CONNECTED
+    for _ in range(2 * WEIGHTS_QUEUE + 1):
+        await soon(deaf.send(encode(wanted)))
+    assert await soon(deaf.next_event()) is LinkEvent.DISCONNECTED
+    assert "it does not read what it asks for" in caplog.text
+    assert scene.hub._backlog._waiting == {}
+    other = scene.network.connect(WEIGHTS)
+    await other.send(encode(wanted))
+    assert await heard(other) == [WeightsChunk(version=(1, 4), chunk=0)]

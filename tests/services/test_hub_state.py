@@ -1,15 +1,20 @@
 """What the hub decides, without a network; `now` is whatever the test says."""
 
 import itertools
+from typing import get_args
 
+import numpy as np
 import pytest
 from pydantic import ValidationError
 
 from parl_mq.errors import EXIT_CONFIG, EXIT_TEMPORARY, WireError
+from parl_mq.metrics import METRICS
 from parl_mq.replay.senders import digest_of
+from parl_mq.services.books import ACTOR_COUNTERS
 from parl_mq.services.hub_state import HubState
 from parl_mq.services.run_memory import RunMemory
 from parl_mq.spec import WeightsVersion
+from parl_mq.wire.codec import encode
 from parl_mq.wire.messages import (
     EpisodesFinished,
     EvaluationFinished,
@@ -18,23 +23,33 @@ from parl_mq.wire.messages import (
     GroupFormed,
     Heartbeat,
     HeartbeatSeen,
+    Hello,
     HelloHeld,
     HelloRefused,
     LearnerReady,
     OpenTable,
     Ping,
     Pong,
+    ProbeRequest,
+    Role,
     RunProgress,
     RunState,
     SayHello,
     SenderAccounts,
+    SpecOffer,
+    StatusRequest,
     Stop,
     StopRequest,
     TableOpened,
     TableRefused,
+    ToHub,
     Welcome,
 )
 from tests.services.builders import OTHER_SPEC, SPEC, hello, small_config, spec_offer
+from tests.wire.examples import MESSAGES
+
+FIGURES = {metric.name: 1.0 for metric in METRICS if metric.label is None}
+TO_HUB = get_args(get_args(ToHub)[0])
 
 
 def hub_state(*overrides, before=None, started_at=0.0):
@@ -201,11 +216,43 @@ def test_a_process_that_was_superseded_is_told_so():
     assert (refused.reason, refused.exit_code) == ("a newer actor-0 has joined the run", EXIT_TEMPORARY)
 
 
-def test_an_older_process_of_a_known_name_is_refused():
+def test_a_node_whose_clock_was_set_back_is_a_newer_process_all_the_same():
     state = hub_state()
-    join(state, "actor", epoch=2)
-    [(_, refused)] = state.handle(b"old", hello("actor", epoch=1), 1.0)
+    old = join(state, "actor", epoch=1_000)
+    state.handle(b"new", hello("actor", epoch=10), 1.0)
+    [(_, welcome), *_] = state.note_unreachable(old, 1.0)
+    assert (welcome.epoch, welcome.incarnation) == (1_001, 2)
+    [(_, again), *_] = hub_state(before=state.memory(2.0)).handle(b"x", hello("actor", epoch=10), 3.0)
+    assert (again.epoch, again.incarnation) == (1_001, 2)  # another hub knows it again
+    [(_, refused)] = state.handle(b"old", hello("actor", epoch=1_000), 3.0)
     assert (type(refused), refused.exit_code) == (HelloRefused, EXIT_TEMPORARY)
+    assert of_kind(state.handle(b"new", hello("actor", epoch=10), 3.0), Welcome)
+
+
+def test_a_hello_that_says_nothing_new_is_not_written_down():
+    state = hub_state()
+    assert [(state.handle(b"a", hello("actor"), 0.0)[0][1].index, state.take_settled()) for _ in range(3)] == [
+        (0, True),
+        (0, False),
+        (0, False),
+    ]
+
+
+def test_no_epoch_that_a_node_may_say_is_too_late_for_the_next_one():
+    state = hub_state()
+    state.handle(join(state, "actor", epoch=2**62 - 1), Goodbye(), 0.0)
+    [(_, welcome), *_] = state.handle(b"new", hello("actor", epoch=1), 1.0)
+    assert welcome.epoch == 2**62
+
+
+def test_a_route_is_one_nodes_whatever_names_it_says():
+    state = hub_state()
+    for peer in (b"one", b"two"):
+        for name in ("lab.1", "lab.2", "lab.1"):
+            state.handle(peer, hello("actor", name), 0.0)
+    assert [node.health for node in state.status(0.0).nodes] == ["healthy", "away"]
+    state.handle(b"two", Goodbye(), 0.0)
+    assert [node.health for node in state.status(0.0).nodes] == ["left", "away"]
 
 
 def test_a_name_belongs_to_one_role():
@@ -730,8 +777,84 @@ def test_whatever_a_node_counts_the_figures_of_a_run_can_be_told():
         beat(state, actor, env_steps_total=1e300, **{f"x{index}_total": 1.0 for index in range(400)})
         state.handle(actor, EpisodesFinished(returns=[1e300] * 1_000, lengths=[1] * 1_000, env_steps=1), 0.0)
     [(_, progress)] = state.progress(0.0)
-    assert progress.figures["env_steps_total"] == 3e300
+    assert progress.figures["env_steps_total"] == 3 * 2**50
     assert progress.figures["train_return"] == 1e300
     assert not [name for name in progress.figures if name.startswith("x")]
     with pytest.raises(ValidationError):
         EpisodesFinished(returns=[1.7e308], lengths=[1], env_steps=1)
+
+
+def test_nothing_that_an_actor_counts_keeps_the_hub_from_telling_of_the_run():
+    state, rng = hub_state(), np.random.default_rng(1)
+    join(state, "supervisor", "supervisor")
+    names = ["env_steps_total", *ACTOR_COUNTERS, "inserted_rows_total", "drawn_rows_total", "updates_total"]
+    values = [-1e300, -5.0, 0.0, 0.5, 7.0, 2e19, 1e300]
+    for now in range(60):
+        peer = join(state, "actor", f"lab.{now % 3}", now=float(now))
+        counters = {name: float(rng.choice(values)) for name in names}
+        message = Goodbye(counters=counters) if now % 4 == 3 else None
+        state.handle(peer, message or Heartbeat(sequence=0, progress=0, state="", counters=counters), float(now))
+        for told in (state.status(float(now)), *(each for _, each in state.tick(now + 1e-9))):
+            encode(told)
+
+
+def test_of_more_nodes_than_a_message_can_tell_of_it_tells_of_the_first():
+    state = hub_state()
+    join(state, "supervisor", "supervisor")
+    for number in range(1_000):
+        peer = join(state, "actor", f"lab.{number}")
+        waits = Heartbeat(sequence=0, progress=0, state="x" * 2000, waiting_for="y" * 2000, counters=dict(FIGURES))
+        state.handle(peer, waits, 0.0)
+    [(_, progress)] = state.progress(0.0)
+    for told in (progress, state.status(0.0)):
+        assert 200 < len(told.nodes) < 1_000
+        assert told.nodes[0][0] == "lab.0"
+        encode(told)
+
+
+def test_rows_are_told_of_the_processes_that_the_hub_has_let_in_alone(crew):
+    accounts = [("actor-0", 1, 7), *(("actor-0", epoch, 7) for epoch in range(2, 900)), ("nobody", 1, 7)]
+    crew.handle(b"replay-0", SenderAccounts(ring_id="r", accounts=accounts), 1.0)
+    assert crew.rows().stored == 7
+    assert len(crew.tally.to_memory()["books"]["streams"]) == 1
+
+
+def test_figures_with_labels_are_those_of_replay_nodes(crew):
+    for peer in (b"actor-0", b"replay-0"):
+        beat(crew, peer, **{'replay_priority_rows{le="1"}': 3.0})
+    assert [node.name for node in crew.status(0.0).nodes if node.figures] == ["replay-0"]
+
+
+def test_a_learner_whose_key_is_revoked_is_named_to_the_others_of_its_group():
+    state = hub_state("learner.num_learners=2")
+    peers = [join(state, "learner", f"learner-{index}") for index in range(2)]
+    for peer in peers:
+        state.handle(peer, LearnerReady(generation=0, updates=0, device="cpu"), 0.0)
+    [(peer, ended)] = state.expel(lambda peer: peer == peers[1], 1.0)
+    assert (peer, type(ended)) == (peers[0], GroupEnded)
+    assert "learner-1 may not take part any more" in ended.reason
+    assert state.take_settled()
+
+
+@pytest.mark.parametrize("message", [one for one, _ in MESSAGES if type(one) in TO_HUB], ids=lambda one: one.kind)
+@pytest.mark.parametrize("role", get_args(Role))
+def test_a_role_says_only_what_is_its_own(role, message):
+    if isinstance(message, Hello | ProbeRequest | StatusRequest):
+        return  # these come from whoever connects
+    state = hub_state()
+    peer = join(state, role)
+    own = {
+        SpecOffer: {"supervisor", "actor", "evaluator"},
+        TableOpened: {"replay"},
+        TableRefused: {"replay"},
+        SenderAccounts: {"replay"},
+        EpisodesFinished: {"actor"},
+        EvaluationFinished: {"evaluator"},
+        LearnerReady: {"learner"},
+        StopRequest: {"supervisor"},
+    }
+    if role in own.get(type(message), {role}):
+        state.handle(peer, spec_offer() if isinstance(message, SpecOffer) else message, 0.0)
+    else:
+        with pytest.raises(WireError, match=f"may not send {type(message).__name__}: it joined as {role}"):
+            state.handle(peer, message, 0.0)

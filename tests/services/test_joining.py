@@ -6,11 +6,11 @@ from itertools import islice
 
 import pytest
 
-from parl_mq.errors import EXIT_CONFIG, EXIT_OK, ConfigError, PeerTimeout, Refused, exit_code_of
+from parl_mq.errors import EXIT_CONFIG, EXIT_OK, EXIT_TEMPORARY, ConfigError, PeerTimeout, Refused, exit_code_of
 from parl_mq.net.memory_channel import MemoryNetwork
 from parl_mq.services import hub_link, waiting
 from parl_mq.services.hub_state import HubState
-from parl_mq.services.joining import joined, offer_spec, run_config
+from parl_mq.services.joining import attach_message, joined, offer_spec, run_config
 from parl_mq.services.run_memory import RunMemory
 from parl_mq.services.runtime import NodeOptions, StoppedEarly, StopSignal, first_cause
 from parl_mq.wire.codec import Decoder, encode
@@ -314,3 +314,33 @@ def test_settings_that_are_none_are_refused(config):
 def test_settings_of_another_version_are_refused():
     with pytest.raises(ConfigError, match="do not fit this version"):
         run_config(sent(replay={"from_the_future": 1}), OPTIONS)
+
+
+async def test_a_node_has_the_epoch_that_the_hub_gives_it_though_its_clock_was_set_back():
+    network = MemoryNetwork()
+    async with hub_in(network) as hub:
+        later = 2**62 - 1
+        hub.state.handle(b"before", hello("actor", epoch=later), 0.0)
+        hub.state.handle(b"before", Goodbye(), 0.0)
+        async with joined(network, OPTIONS, "actor", StopSignal()) as (link, welcome):
+            assert attach_message(link, welcome, SPEC).epoch == later + 1
+            hub.say(SayHello())  # as after a restart of the hub: it says its own epoch again
+            await until(lambda: len(hub.heard(Hello)) == 2)
+            assert link.epoch == later + 1
+
+
+async def test_a_node_whose_name_another_process_has_had_meanwhile_ends():
+    network = MemoryNetwork()
+
+    async def work():
+        async with joined(network, OPTIONS, "actor", StopSignal()):
+            await until(lambda: hub.heard(Heartbeat))
+            welcome = hub.state.handle(hub._peers[-1], hub.heard(Hello)[0], 0.0)[0][1]
+            hub.say(welcome.model_copy(update={"epoch": welcome.epoch + 1}))
+            await asyncio.get_running_loop().create_future()
+
+    async with hub_in(network) as hub:
+        with pytest.raises(BaseExceptionGroup) as raised:
+            await soon(work())
+    assert "another process has been actor-0 meanwhile" in str(first_cause(raised.value))
+    assert exit_code_of(first_cause(raised.value)) == EXIT_TEMPORARY

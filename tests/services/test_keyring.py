@@ -1,15 +1,20 @@
 """Keys and join files on the disk: private, whole, and said clearly where they are not."""
 
 import json
+import os
 import stat
+from pathlib import Path
 
 import pytest
 
-from parl_mq.errors import ConfigError
+from parl_mq.errors import ConfigError, RecordError
 from parl_mq.net.curve import Verdict, new_key_pair
+from parl_mq.services import keyring as keyring_module
 from parl_mq.services.attachment import GUEST, Attachment, PublicPlace, invite, invite_guest
 from parl_mq.services.join_file import read_join_file
-from parl_mq.services.keyring import ALLOWED, SERVER, Grant, Keyring, read_pair, write_pair
+from parl_mq.services.keyring import ALLOWED, MAX_GRANTS, SERVER, Grant, Keyring, read_pair, write_pair
+from parl_mq.wire.codec import encode
+from parl_mq.wire.messages import KeysAllowed
 
 
 @pytest.fixture
@@ -158,3 +163,38 @@ def test_the_place_of_a_run_has_a_port_that_others_can_know_and_an_address():
     ):
         with pytest.raises(ConfigError, match=told):
             PublicPlace.of(text, None)
+
+
+def test_a_temporary_file_that_another_user_has_laid_out_is_not_written_to(tmp_path, monkeypatch):
+    own, elsewhere = tmp_path / "own.key", tmp_path / "elsewhere"
+    trap = tmp_path / f".own.key.{os.getpid()}"
+    trap.symlink_to(elsewhere)
+    write_pair(own, new_key_pair())
+    assert (elsewhere.exists(), own.is_symlink(), mode_of(own)) == (False, False, 0o600)
+    trap.symlink_to(elsewhere)
+    monkeypatch.setattr(Path, "unlink", lambda *args, **options: None)  # as in a folder where it may not be removed
+    with pytest.raises(RecordError, match=r"own\.key cannot be written: File exists"):
+        write_pair(own, new_key_pair())
+    assert not elsewhere.exists()
+
+
+def test_a_key_that_may_not_be_allowed_leaves_no_file(tmp_path, keyring):
+    keyring.allow(grant("far"))
+    path, pair = tmp_path / "far.join", new_key_pair()
+    with pytest.raises(ConfigError, match="has a key already"):
+        invite(keyring, path, hub="tcp://h:1", run_id=None, name="far", role="actor", pair=pair)
+    for hub in ("tcp://0.0.0.0:1", "tcp://*:1", "tcp://[::]:1", "tcp://h:0"):
+        with pytest.raises(ConfigError, match=r"hub of the join file: .*names no address and port"):
+            invite(keyring, path, hub=hub, run_id=None, name="lab", role="actor", pair=pair)
+    with pytest.raises(RecordError, match="cannot be written"):
+        invite(keyring, tmp_path / "no" / "x", hub="tcp://h:1", run_id=None, name="lab", role="actor", pair=pair)
+    assert (path.exists(), [one.name for one in keyring.grants]) == (False, ["far"])
+
+
+def test_a_folder_holds_as_many_keys_as_one_message_can_tell_of(monkeypatch, keyring):
+    keys = [(new_key_pair().public, f"{number:064}", "evaluator") for number in range(MAX_GRANTS)]
+    encode(KeysAllowed(keys=keys))
+    monkeypatch.setattr(keyring_module, "MAX_GRANTS", 1)
+    keyring.allow(grant("far"))
+    with pytest.raises(ConfigError, match="holds 1 keys, as many as it may"):
+        keyring.allow(grant("lab"))

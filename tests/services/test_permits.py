@@ -4,10 +4,10 @@ from typing import get_args
 
 import pytest
 
+from parl_mq.net.conduct import Budget, Pace
 from parl_mq.net.curve import Verdict, new_key_pair
-from parl_mq.services.conduct import Budget, Pace
 from parl_mq.services.keyring import Grant
-from parl_mq.services.permits import LOCAL_ALONE, MAY_SEND, NEWCOMER_S, Permits, ToldKeys
+from parl_mq.services.permits import LOCAL_ALONE, MAX_NAMES, MAY_SEND, NEWCOMER_S, Permits, ToldKeys
 from parl_mq.wire.messages import KeysAllowed, StatusRequest, StopRequest, ToHub, ToReplay, Weights
 from tests.services.builders import attach, hello
 from tests.wire.examples import MESSAGES
@@ -29,7 +29,10 @@ def test_it_is_settled_for_every_message_to_a_server_which_keys_are_good_for_it(
 @pytest.mark.parametrize("message", [one for one, _ in MESSAGES if type(one) in TO_SERVERS], ids=lambda one: one.kind)
 def test_a_key_is_good_for_the_messages_of_its_role_alone(role, message):
     reason = permits.why_not(KEYS[role], message)
-    if type(message) not in MAY_SEND[role]:
+    if message.kind == "weights_wanted" and role == "actor":
+        assert "may not have weights kept for it" in reason
+        assert permits.why_not(KEYS[role], message.model_copy(update={"keep": False})) is None
+    elif type(message) not in MAY_SEND[role]:
         assert f"far-{role} may not send {type(message).__name__}: its key is for the role {role}" == reason
     elif message.kind not in ("hello", "attach"):
         assert reason is None
@@ -53,6 +56,17 @@ def test_a_node_joins_in_the_role_and_by_the_name_of_its_key(first):
     assert "its key is for the role actor" in permits.why_not(key, first("learner", "far-actor"))
     for other in ("far-actor2", "actor-0", "far"):
         assert "is not for" in permits.why_not(key, first("actor", other))
+
+
+@pytest.mark.parametrize("first", [hello, attach])
+def test_a_key_has_a_number_of_nodes_and_those_that_it_has_had_may_come_again(first):
+    known = [f"far-actor.{number}" for number in range(MAX_NAMES)]
+    full, key = Permits(GRANTS.get, lambda: ["far-actors", "actor-0", *known]), KEYS["actor"]
+    assert full.why_not(key, first("actor", "far-actor.7")) is None
+    told = full.why_not(key, first("actor", "far-actor.new"))
+    assert told.startswith(f"the key of far-actor has had {MAX_NAMES} nodes in this run")
+    assert "far-actor.new is none of them" in told
+    assert Permits(GRANTS.get, lambda: known[1:]).why_not(key, first("actor", "far-actor.new")) is None
 
 
 def test_only_a_replay_node_offers_an_endpoint_and_guards_it_with_its_own_key():

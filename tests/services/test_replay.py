@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from parl_mq.net.channel import LinkEvent
+from parl_mq.net.conduct import FAULTS
 from parl_mq.net.memory_channel import MemoryNetwork
 from parl_mq.replay.table import Table
 from parl_mq.services import replay, replay_desk
-from parl_mq.services.conduct import FAULTS
 from parl_mq.services.hub_link import NodeStatus
 from parl_mq.services.replay import ReplayNode
 from parl_mq.services.replay_desk import ReplayDesk

@@ -138,6 +138,13 @@ def test_a_newer_process_begins_a_new_account_and_the_old_one_must_attach(desk):
     assert desk.insert(4, peer=ACTOR, sequence=2) == [(ACTOR, SayHello())]
 
 
+def test_clients_that_have_gone_are_known_by_name(desk):
+    for number in range(3):
+        desk.say(b"far", attach(name=f"far.{number}"))
+        desk.desk.forget(b"far")
+    assert desk.desk.names == {"actor-0", "learner-0", "far.0", "far.1", "far.2"}
+
+
 def test_a_reconnected_actor_learns_what_was_stored(desk):
     desk.fill(8)
     [attached] = answers(desk.say(b"again", attach()), Attached)
@@ -221,6 +228,20 @@ def test_an_actor_without_credit_hears_why_and_gets_more_when_rows_are_drawn(des
     told = [message for number in range(4) for message in answers(desk.ask(number), Credit)]
     assert told[-1].credit_rows > credit.credit_rows
     assert told[-1].waiting_for is None
+
+
+def test_ever_new_processes_of_a_name_store_no_more_beyond_the_credit_than_one(desk):
+    desk.fill(24)
+    for epoch in range(2, 12):
+        desk.say(ACTOR, attach(epoch=epoch))
+        for sequence in range(20):
+            desk.insert(4, sequence=sequence)
+    slack = 16  # rows: the band at two draws a row
+    assert desk.table.num_live == 24 + slack
+    for number in range(12):
+        desk.ask(number)
+    desk.say(ACTOR, attach(epoch=12))  # with new credit it may send again
+    assert answers(desk.insert(4, sequence=0), InsertRefused) == []
 
 
 def test_nothing_new_means_no_message(desk):

@@ -264,3 +264,19 @@ def _without_the_end_of_this_process():
     patch = pytest.MonkeyPatch()
     patch.setattr(threading.Timer, "start", lambda timer: None)
     return patch
+
+
+def test_what_a_peer_has_said_makes_one_line_of_a_log_and_no_terminal_act(capsys):
+    async def service(stop):
+        logging.getLogger("parl_mq").error("a node has failed: %s", "no\nhub ERROR forged \x1b[31m\u202e, Grüße")
+        try:
+            raise ValueError("of its own")
+        except ValueError:
+            logging.getLogger("parl_mq").exception("a traceback has lines")
+        return EXIT_OK
+
+    assert run(service) == EXIT_OK
+    first, second, *traceback = capsys.readouterr().err.splitlines()
+    assert first.endswith(r"actor-0 ERROR a node has failed: no\nhub ERROR forged \x1b[31m\u202e, Grüße")
+    assert second.endswith("a traceback has lines")
+    assert traceback[-1] == "ValueError: of its own"

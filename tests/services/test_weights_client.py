@@ -114,6 +114,17 @@ async def test_after_a_reconnect_it_asks_again(hub_and_client, while_):
     assert await soon(waiting) == version
 
 
+async def test_a_version_that_is_larger_than_the_runs_network_is_passed_over(hub_and_client, caplog):
+    hub, client, _ = hub_and_client
+    client._max_bytes = 200
+    hub.receive(snapshot(1, 0, num_bytes=300))
+    waiting = asyncio.create_task(client.newer(min_updates=0))
+    await until(lambda: hub.asked[-1:] == [WeightsWanted(newer_than=(1, 0))])
+    assert "300 bytes, at most 200" in caplog.text
+    hub.receive(snapshot(1, 1, num_bytes=200))
+    assert await soon(waiting) == snapshot(1, 1, num_bytes=200)
+
+
 async def test_a_version_gone_meanwhile_gives_way_to_the_newest(hub_and_client):
     hub, client, channel = hub_and_client
     waiting = asyncio.create_task(client.newer())

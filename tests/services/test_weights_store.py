@@ -1,11 +1,25 @@
 """The hub's half of the weights plane and the fetch itself, without a network."""
 
+import tracemalloc
+
+import gymnasium
 import numpy as np
 import pytest
 
+from parl_mq.config.models import AlgorithmConfig
 from parl_mq.errors import WireError
-from parl_mq.services.weights_exchange import MAX_SNAPSHOT_BYTES, WINDOW, Fetch, announcement, chunk_frames
+from parl_mq.services import weights_store
+from parl_mq.services.weights_exchange import (
+    MAX_SNAPSHOT_BYTES,
+    SLACK_BYTES,
+    WINDOW,
+    Fetch,
+    announcement,
+    chunk_frames,
+    most_bytes_of_weights,
+)
 from parl_mq.services.weights_store import FETCH_LEASE_S, WeightsStore
+from parl_mq.spec import WeightsVersion, spec_of
 from parl_mq.wire.codec import Decoder
 from parl_mq.wire.messages import (
     CHUNK_BYTES,
@@ -16,7 +30,7 @@ from parl_mq.wire.messages import (
     WeightsChunk,
     WeightsWanted,
 )
-from tests.services.builders import decoded, snapshot
+from tests.services.builders import decoded, small_config, snapshot
 
 LEARNER, ACTOR, EVALUATOR = b"learner", b"actor", b"evaluator"
 SEVERAL_CHUNKS = 9 * CHUNK_BYTES + 17
@@ -118,7 +132,57 @@ def test_nothing_is_allocated_for_a_version_that_is_too_large():
         Fetch(offer)
 
 
+def test_a_fetch_takes_the_memory_of_what_has_arrived_and_not_of_what_was_announced():
+    offer = WeightsAnnounced(version=(1, 0), updates=0, num_bytes=MAX_SNAPSHOT_BYTES, digest="")
+    tracemalloc.start()
+    fetch = Fetch(offer)
+    assert len(fetch.first()) == WINDOW
+    assert tracemalloc.get_traced_memory()[1] < 2**20
+    tracemalloc.stop()
+
+
+def test_a_chunk_that_was_not_asked_for_is_refused():
+    version = snapshot(1, 2, num_bytes=2 * WINDOW * CHUNK_BYTES)
+    for chunk in (WINDOW, 2 * WINDOW):
+        fetch = Fetch(announcement(version))
+        fetch.first()
+        with pytest.raises(WireError, match=f"chunk {chunk} "):
+            fetch.take(*answer(version, ChunkWanted(version=(1, 2), chunk=chunk)))
+
+
+def test_a_runs_network_bounds_its_weights():
+    config = small_config()
+    spec = spec_of(gymnasium.make("CartPole-v1"))
+    parameters = config.algorithm.num_parameters(spec)
+    assert 4 * parameters < most_bytes_of_weights(config, spec) == SLACK_BYTES + 16 * parameters < 2**21
+    untold = config.model_copy(update={"algorithm": AlgorithmConfig(name="mine")})
+    assert most_bytes_of_weights(untold, spec) == MAX_SNAPSHOT_BYTES
+
+
 # The store
+
+
+def test_versions_that_others_hold_on_to_are_bounded(monkeypatch):
+    monkeypatch.setattr(weights_store, "OLDER_BYTES", 1_000)
+    hub = Hub()
+    for counter in range(40):
+        hub.receive(snapshot(1, counter))
+        hub.handle(b"%d" % counter, WeightsWanted())
+    assert [counter for counter in range(39) if hub.store.get(WeightsVersion(1, counter))] == list(range(23, 39))
+
+
+def test_connections_that_come_and_go_take_no_memory_and_who_waits_longest_is_answered(monkeypatch):
+    monkeypatch.setattr(weights_store, "MAX_PEERS", 10)
+    hub, never = Hub(), WeightsWanted(newer_than=(9, 0))
+    for number in range(30):
+        hub.handle(b"%d" % number, never)
+    assert len(hub.store._wants) == 10
+    hub.receive(snapshot(1, 0))
+    told = [hub.handle(b"%d" % number, never) for number in range(100, 130)]
+    assert [peer for replies in told for peer, _ in replies] == [
+        b"%d" % number for number in (*range(20, 30), *range(100, 120))
+    ]
+    assert len(hub.store._fetching) == 10
 
 
 def test_a_want_is_held_until_there_is_a_version():

@@ -21,7 +21,7 @@ from parl_mq.wire.codec import (
     encode_with_slab,
     expect_arrays,
 )
-from parl_mq.wire.messages import InsertFragments, SampleReply, SampleRequest, ToHub, ToReplay, WeightsChunk
+from parl_mq.wire.messages import Goodbye, InsertFragments, SampleReply, SampleRequest, ToHub, ToReplay, WeightsChunk
 
 decode = Decoder(ToReplay)
 REQUEST = SampleRequest(request_id=1, table="main", batch_size=256)
@@ -426,3 +426,10 @@ def test_arrays_of_other_places_are_not_taken_for_those_of_the_message_before():
         assert {name: (view.dtype, view.shape) for name, view in views.items()} == {
             name: (array.dtype, array.shape) for name, array in arrays.items()
         }
+
+
+def test_text_for_people_has_no_characters_that_a_terminal_acts_upon():
+    goodbye = Goodbye(error="two\nlines\tof \x1b[2J\x07\u202e Grüße\xa0")
+    assert goodbye.error == "two\nlines\tof \ufffd[2J\ufffd\ufffd Grüße\xa0"
+    message, _ = Decoder(ToHub)([msgpack.packb({"kind": "goodbye", "error": "\x1b" * 2000})])
+    assert message.error == "\ufffd" * 2000

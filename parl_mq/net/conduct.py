@@ -1,7 +1,8 @@
-"""How peers behave: how much they send, and how often they break the rules; pure."""
+"""How peers behave: how much they send, how often they break the rules, and how often that is said; pure."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
@@ -28,6 +29,14 @@ MESSAGES: Final = Pace(per_s=10_000, burst=50_000)
 """A client that does nothing else sends some thousand messages a second; a loop that was held up finds more waiting."""
 FAULTS: Final = Pace(per_s=0.2, burst=20)
 """Messages that break a rule: a few may come of an accident, more are none."""
+
+
+LINES: Final = Pace(per_s=1 / 60, burst=30)
+"""What is said of one peer: whatever it does, it fills no log, and hides nothing of what the others do."""
+FIRST_PAUSE_S: Final = 60.0
+LONGEST_PAUSE_S: Final = 3600.0
+MAX_TOLD: Final = 1_000
+"""Things said that are remembered; what is forgotten is said at once when it comes again."""
 
 
 @dataclass(slots=True)
@@ -65,3 +74,44 @@ class Budget(Generic[Peer]):
             return False
         account.left -= amount
         return True
+
+
+@dataclass(slots=True)
+class _Told:
+    """What was said already: when it may be said again, and how often it has happened since."""
+
+    at: float
+    pause_s: float = FIRST_PAUSE_S
+    num_untold: int = 0
+
+
+class Telling:
+    """Decides when what happens again and again is said: at once, and then ever less often."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """Begins with nothing said.
+
+        Args:
+            clock: monotonic, s.
+        """
+        self._clock = clock
+        self._told: dict[tuple[str, str], _Told] = {}
+        self._lines: Budget[str] = Budget(LINES)
+
+    def due(self, who: str, what: str) -> int | None:
+        """How often it has happened since it was last said; None where it is not to be said now.
+
+        Args:
+            who: the peer, or other source; each has lines of its own.
+            what: it did; something else is said at once.
+        """
+        now = self._clock()
+        told = self._told.setdefault((who, what), _Told(now))
+        while len(self._told) > MAX_TOLD:
+            del self._told[next(iter(self._told))]
+        if now < told.at or not self._lines.spend(who, 1, now):
+            told.num_untold += 1
+            return None
+        num_untold, told.num_untold = told.num_untold, 0
+        told.at, told.pause_s = now + told.pause_s, min(2 * told.pause_s, LONGEST_PAUSE_S)
+        return num_untold
