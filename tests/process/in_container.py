@@ -21,6 +21,7 @@ from tests.process.user_manager import UNITS
 
 LIMIT_S: Final = 400.0
 RUN: Final = Path("/var/lib/parl-mq/run")
+UNIT_FILES: Final = Path("/etc/systemd/system")
 METRICS: Final = RUN / "metrics.jsonl"
 
 
@@ -60,6 +61,14 @@ def strike(role: str, number: signal.Signals) -> None:
     poll_until(lambda: updates() > before or None, LIMIT_S)
 
 
+def listen(role: str, address: str) -> None:
+    """Lets a service listen at a second address, by a drop-in as docs/deploy.md has it."""
+    unit = UNITS[role].replace("@0", "@")
+    line = next(line for line in systemctl("cat", unit).splitlines() if line.startswith("ExecStart="))
+    text = f"[Service]\nIPAddressDeny=\nExecStart=\n{line} --bind tcp://{address}\n"
+    (UNIT_FILES / f"{unit}.d" / "override.conf").write_text(text)
+
+
 def look() -> dict[str, Any]:
     """Starts the services, ends some, and says what was seen."""
     subprocess.run(["systemd-sysusers"], check=True)
@@ -73,6 +82,14 @@ def look() -> dict[str, Any]:
     strike("replay", signal.SIGKILL)
     strike("hub", signal.SIGSTOP)
     found["states"] = {role: systemctl("show", "--property=ActiveState", "--value", UNITS[role]) for role in UNITS}
+    listen("hub", "127.0.0.1:29700")
+    listen("replay", "127.0.0.1:2971%i")
+    systemctl("daemon-reload")
+    before = updates()
+    systemctl("restart", "parl-mq.target")
+    poll_until(lambda: updates() > before or None, LIMIT_S)
+    found["attachment"] = json.loads((RUN / "attach.json").read_text())["hub"]
+    found["keys"] = sorted(path.name for path in (RUN / "keys").iterdir())
     began = time.monotonic()
     systemctl("stop", "parl-mq.target", "parl-mq-*.service")
     found["stop_s"] = time.monotonic() - began
