@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import threading
 from collections.abc import Callable, Mapping
@@ -21,6 +22,10 @@ TENSORBOARD: Final = "tensorboard"
 WANDB_S: Final = 15.0
 """For the beginning of a run of Weights & Biases, and for its end: nodes give a hub that does not answer half a minute,
 and a service manager no more."""
+
+WANDB_LAST_S: Final = 10.0
+"""For what is left to be sent. The package waits for that again when the process ends, else without limit, and then for
+a run that is being begun too, else for 90 s."""
 
 log = logging.getLogger("parl_mq")
 
@@ -70,6 +75,8 @@ class WeightsAndBiases:
             ConfigError: the package is not installed, or it cannot begin a run.
             PeerTimeout: it has not begun one within WANDB_S.
         """
+        os.environ.setdefault("WANDB_INIT_TIMEOUT", f"{WANDB_S:g}")
+        os.environ.setdefault("WANDB_FINISH_TIMEOUT", f"{WANDB_LAST_S:g}")
         try:
             import wandb
 

@@ -1,5 +1,6 @@
 """Where figures go beside the run's record."""
 
+import os
 import sys
 import threading
 from types import SimpleNamespace
@@ -69,10 +70,12 @@ def test_a_run_that_cannot_be_begun_there_is_told_as_a_wrong_setting(tmp_path, m
 
 def test_a_service_that_does_not_answer_holds_up_neither_the_beginning_nor_the_end(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(sinks, "WANDB_S", 0.01)
+    monkeypatch.delenv("WANDB_FINISH_TIMEOUT", raising=False)
     never = threading.Event()
     package = SimpleNamespace(init=lambda **_: SimpleNamespace(finish=never.wait), Error=_Failure)
     monkeypatch.setitem(sys.modules, "wandb", package)
     _, sink = make_sinks(_config("node.wandb_project=mine"), tmp_path, "r")
+    assert os.environ["WANDB_FINISH_TIMEOUT"] == "10"
     sink.close()
     assert "`wandb sync` sends them" in caplog.text
     package.init = lambda **_: never.wait()
