@@ -64,8 +64,8 @@ written, and `train` says so. Only the beginning of a run and its end need a dir
 finds none then ends with code 74.
 
 **Their cost.** `parl-mq bench metrics` trains with TensorBoard and a page that is read once a second, and without
-either, in turn, and prints the ratio of updates a second, and of the learner's processor time for an update, each with
-its 95 % band.
+either, in turn, and prints how many updates a second that leaves, in per cent, and how much processor time the learner
+takes for an update, each as the mean of the middle half of all pairs with its 95 % band.
 
 """
 

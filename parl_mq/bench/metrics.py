@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from parl_mq.bench.profiling import Watch
-from parl_mq.bench.report import BenchReport, Result, describe_machine
+from parl_mq.bench.report import BenchReport, Params, Result, describe_machine
 from parl_mq.bench.saturation import result
 from parl_mq.bench.tables import OWN
 from parl_mq.bench.watched_run import Observed, changed
@@ -62,11 +62,11 @@ def _results(pairs: list[dict[str, Observed]]) -> Iterator[Result]:
     for measure, unit, figure in MEASURES:
         for metrics in ("with", "without"):
             yield result(measure, unit, {"metrics": metrics}, [figure(pair[metrics]) for pair in pairs])
-        ratios = np.array([figure(pair["with"]) / figure(pair["without"]) for pair in pairs])
+        ratios = np.array([100 * figure(pair["with"]) / figure(pair["without"]) for pair in pairs])
         band = bootstrap_band([ratios[:, None]], np.random.default_rng(BOOTSTRAP_SEED))
         middle, low, high = float(interquartile_mean(ratios)), band.low.item(), band.high.item()
-        title = f"{measure} with metrics over those without; mean of the middle half, 95 % band as min and max"
-        yield Result(title, OWN, "x", {"pairs": len(pairs)}, middle, low, high)
+        params: Params = {"pairs": len(pairs), "min to max": "95 % band"}  # of the mean of the middle half
+        yield Result(f"{measure} with over without", OWN, "%", params, middle, low, high)
 
 
 @contextmanager

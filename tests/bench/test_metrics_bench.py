@@ -22,8 +22,8 @@ def test_runs_with_and_without_metrics_take_turns_and_their_ratio_has_a_band():
     machine = Machine()
     results = run(3, machine).results
     assert machine.ran == [(is_on, is_on) for is_on in (True, False, False, True, True, False)]
-    ratio, cost = (each for each in results if each.unit == "x")
-    assert ratio.median == pytest.approx(0.99, abs=0.001)
+    ratio, cost = (each for each in results if each.unit == "%")
+    assert ratio.median == pytest.approx(99.0, abs=0.1)
     assert ratio.min < ratio.median < ratio.max
-    assert cost.median == pytest.approx(1 / 0.99, abs=0.001)
-    assert "95 %" in ratio.measure
+    assert cost.median == pytest.approx(100 / 0.99, abs=0.1)
+    assert ratio.params["min to max"] == "95 % band"
