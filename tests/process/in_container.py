@@ -45,6 +45,11 @@ def updates() -> float:
     return next((row["updates_total"] for row in reversed(rows) if "updates_total" in row), 0.0)
 
 
+def states() -> dict[str, str]:
+    """How each role's service is."""
+    return {role: systemctl("show", "--property=ActiveState", "--value", UNITS[role]) for role in UNITS}
+
+
 def shut_off(role: str) -> dict[str, str]:
     """What the kernel says of a service's process."""
     pid = main_pid(role)
@@ -81,13 +86,12 @@ def look() -> dict[str, Any]:
     }
     strike("replay", signal.SIGKILL)
     strike("hub", signal.SIGSTOP)
-    found["states"] = {role: systemctl("show", "--property=ActiveState", "--value", UNITS[role]) for role in UNITS}
+    found["states"] = states()
     listen("hub", "127.0.0.1:29700")
     listen("replay", "127.0.0.1:2971%i")
     systemctl("daemon-reload")
-    before = updates()
-    systemctl("restart", "parl-mq.target")
-    poll_until(lambda: updates() > before or None, LIMIT_S)
+    systemctl("restart", "parl-mq.target")  # returns once every node has said that it is ready, or has failed
+    found["listening"] = states()
     found["attachment"] = json.loads((RUN / "attach.json").read_text())["hub"]
     found["keys"] = sorted(path.name for path in (RUN / "keys").iterdir())
     began = time.monotonic()
