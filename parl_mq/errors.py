@@ -8,6 +8,7 @@ EXIT_OK: Final = 0
 EXIT_USAGE: Final = 2
 EXIT_UNAVAILABLE: Final = 69
 EXIT_INTERNAL: Final = 70
+EXIT_DISK: Final = 74
 EXIT_TEMPORARY: Final = 75
 EXIT_NOT_ALLOWED: Final = 77
 EXIT_CONFIG: Final = 78
@@ -108,6 +109,12 @@ class RecordError(ParlError):
     """A run directory is missing, foreign or damaged, or cannot be written."""
 
     exit_code = EXIT_CONFIG
+
+
+class DiskError(RecordError):
+    """A file cannot be written because its disk is full, read-only or broken: no fault of what was asked for."""
+
+    exit_code = EXIT_DISK
 
 
 class NodeFailed(CodedError):

@@ -101,11 +101,11 @@ METRICS: Final = (
         ("sent_rows_total", "rows", "live rows sent by the actors: acknowledged, given up or under way"),
         ("acknowledged_rows_total", "rows", "live rows that a replay node acknowledged"),
         ("abandoned_rows_total", "rows", "live rows given up because no acknowledgement came"),
-        ("stored_rows_total", "rows", "live rows of the actors that the replay nodes account for"),
         ("lost_rows_total", "rows", "live rows acknowledged by a replay ring that is gone"),
     ),
     *_gauges(
         "actor",
+        ("stored_rows", "rows", "live rows of the actors that went into rings which are there; less where one is lost"),
         ("credit_rows", "rows", "live rows that the actor may send now"),
         ("unacknowledged_rows", "rows", "live rows sent and not acknowledged yet"),
         ("policy_lag", "updates", "updates between the newest weights and those that act; of a run, the mean"),

@@ -95,6 +95,18 @@ def scale(
     _show(lambda: run(quick=quick, tell=_tell), plot, as_json)
 
 
+def metrics(
+    pairs: Annotated[int, typer.Option("--pairs", min=2, help="Runs with and without, one after the other.")] = 20,
+    seconds: Annotated[float, typer.Option("--seconds", min=1.0, help="That each run is watched.")] = 10.0,
+    as_json: options.Json = False,
+) -> None:
+    """Measure what metrics cost: short runs with TensorBoard and a page that is read, beside runs without either."""
+    from parl_mq.bench.metrics import run
+    from parl_mq.bench.profiling import Watching
+
+    _show(lambda: run(pairs, Watching(seconds), _tell), None, as_json)
+
+
 def train(
     source: options.Source,
     settings: options.Settings = None,

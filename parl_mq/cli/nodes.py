@@ -204,7 +204,7 @@ def _keyring(
     from parl_mq.errors import UsageError
     from parl_mq.net.endpoints import is_private, is_wildcard
     from parl_mq.services.attachment import KEYS
-    from parl_mq.services.keyring import Keyring
+    from parl_mq.services.keyring import SERVER, Keyring
 
     endpoint = bind[-1]
     if endpoint.startswith("tcp://") and is_wildcard(endpoint) and advertise is None:
@@ -220,7 +220,10 @@ def _keyring(
         )
     if place is None:
         return None
-    return Keyring.open_or_make(place) if is_for_others or folder is not None or place.is_dir() else None
+    if not (is_for_others or folder is not None or place.is_dir()):
+        return None
+    is_made = (place / SERVER).is_file()  # then it is read alone: a service beside the hub may write nothing there
+    return Keyring(place) if is_made else Keyring.open_or_make(place)
 
 
 def _tell(text: str) -> None:

@@ -131,7 +131,7 @@ def _installation(
 
     flavour = _flavour(user=user)
     places = Places.of(flavour, os.environ)
-    what = _run(source, settings, name, actors) if join is None else _attached(source, settings, join, actors)
+    what = _run(source, settings, name, actors) if join is None else _attached(source, settings, name, join, actors)
     return Installation(what, flavour, Path(os.path.abspath(python or sys.executable)), places)
 
 
@@ -158,10 +158,14 @@ def _run(source: str | None, settings: list[str] | None, name: str | None, actor
     return LocalRun(name, config)
 
 
-def _attached(source: str | None, settings: list[str] | None, join: Path, actors: int | None) -> AttachedActors:
+def _attached(
+    source: str | None, settings: list[str] | None, name: str | None, join: Path, actors: int | None
+) -> AttachedActors:
     from parl_mq.errors import UsageError
     from parl_mq.services.installing import attached_actors
 
     if source is not None or settings:
         raise UsageError("--join FILE: the run's settings come from its hub; leave them out")
+    if name is not None:
+        raise UsageError("--join FILE: the actors have the name that stands in it; leave out --name")
     return attached_actors(join, 1 if actors is None else actors)

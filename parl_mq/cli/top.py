@@ -12,6 +12,8 @@ import typer
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from parl_mq.config.models import RunConfig
+
 ANY_HEIGHT: Final = 10_000
 """Lines of a picture that goes to a file or a pipe."""
 
@@ -29,12 +31,11 @@ def top(
     import time
     from itertools import count as numbers
 
-    from parl_mq.config.loader import load_config
     from parl_mq.observe.top_view import Watcher
     from parl_mq.services.status import picture_of
 
     picture = picture_of(run_dir)
-    watcher = Watcher(load_config(run_dir / "config.toml", environ={}))
+    watcher = Watcher(_settings(run_dir / "config.toml"))
     with _screen() as (show, height):
         try:
             for number in numbers(1):
@@ -47,6 +48,25 @@ def top(
                 picture = picture_of(run_dir)
         except KeyboardInterrupt:
             sys.stdout.flush()
+
+
+def _settings(path: Path) -> RunConfig:
+    """A run's settings, of its algorithm those that all have: its module may not be found from here.
+
+    Raises:
+        RecordError: the file is damaged, or another version's.
+    """
+    import tomllib
+
+    from parl_mq.config.models import AlgorithmConfig, RunConfig
+    from parl_mq.errors import RecordError
+
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        shared = {name: value for name, value in values["algorithm"].items() if name in AlgorithmConfig.model_fields}
+        return RunConfig.model_validate({**values, "algorithm": AlgorithmConfig(**shared)})
+    except (OSError, ValueError, KeyError) as error:
+        raise RecordError(f"{path} is damaged, or another version's: {error}") from error
 
 
 @contextmanager

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import socket
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from parl_mq.config.models import RunConfig
-from parl_mq.errors import ConfigError
+from parl_mq.errors import ConfigError, PeerTimeout
 from parl_mq.extras import install_command
 from parl_mq.metrics import known_figures, metric_of, parted
 from parl_mq.observe.tensorboard import EventFile
 
+T = TypeVar("T")
+
 TENSORBOARD: Final = "tensorboard"
+WANDB_S: Final = 15.0
+"""For the beginning of a run of Weights & Biases, and for its end: nodes give a hub that does not answer half a minute,
+and a service manager no more."""
+
+WANDB_LAST_S: Final = 10.0
+"""For what is left to be sent. The package waits for that again when the process ends, else without limit, and then for
+a run that is being begun too, else for 90 s."""
+
+log = logging.getLogger("parl_mq")
 
 
 class Sink(Protocol):
@@ -59,7 +74,10 @@ class WeightsAndBiases:
 
         Raises:
             ConfigError: the package is not installed, or it cannot begin a run.
+            PeerTimeout: it has not begun one within WANDB_S.
         """
+        os.environ.setdefault("WANDB_INIT_TIMEOUT", f"{WANDB_S:g}")
+        os.environ.setdefault("WANDB_FINISH_TIMEOUT", f"{WANDB_LAST_S:g}")
         try:
             import wandb
 
@@ -72,7 +90,15 @@ class WeightsAndBiases:
             ).about("node.wandb_project") from error
         self._error: type[Exception] = wandb.Error
         try:
-            self._run = wandb.init(project=project, id=run_id, config=dict(settings), dir=str(folder), resume="allow")
+            self._run = _within(
+                WANDB_S,
+                lambda: wandb.init(project=project, id=run_id, config=dict(settings), dir=str(folder), resume="allow"),
+            )
+        except TimeoutError as error:
+            raise PeerTimeout(
+                f"node.wandb_project = {project!r}: Weights & Biases has begun no run within {WANDB_S:g} s; try again, "
+                "or keep its figures here with WANDB_MODE=offline"
+            ) from error
         except wandb.Error as error:
             raise ConfigError(
                 f"node.wandb_project = {project!r}: no run can be begun there: {error}; leave the setting out"
@@ -87,7 +113,28 @@ class WeightsAndBiases:
 
     def close(self) -> None:
         """See Sink."""
-        self._run.finish()
+        try:
+            _within(WANDB_S, self._run.finish)
+        except TimeoutError:
+            log.warning("Weights & Biases has not taken the last figures within %g s; `wandb sync` sends them", WANDB_S)
+
+
+def _within(limit_s: float, call: Callable[[], T]) -> T:
+    """What a call returns, made in a thread of its own, which is left alone if it takes longer.
+
+    Raises:
+        TimeoutError: it does.
+    """
+    outcome: Future[T] = Future()
+
+    def work() -> None:
+        try:
+            outcome.set_result(call())
+        except BaseException as error:  # whoever waits for the result gets it
+            outcome.set_exception(error)
+
+    threading.Thread(target=work, name="wandb", daemon=True).start()
+    return outcome.result(limit_s)
 
 
 def make_sinks(config: RunConfig, run_directory: Path, run_id: str) -> list[Sink]:
@@ -95,6 +142,7 @@ def make_sinks(config: RunConfig, run_directory: Path, run_id: str) -> list[Sink
 
     Raises:
         ConfigError: a package is missing.
+        PeerTimeout: a service does not answer.
     """
     sinks: list[Sink] = [TensorBoard(run_directory)] if config.node.tensorboard else []
     if config.node.wandb_project is not None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
-from parl_mq.errors import RecordError
+from parl_mq.errors import DiskError, RecordError
 from parl_mq.replay.durable import append, replacing
+
+OF_THE_DISK: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
+"""What the operating system says where the disk is at fault."""
 
 
 def write_atomically(path: Path, text: str, *, lasting: bool = True, mode: int = 0o666) -> None:
@@ -41,9 +46,11 @@ def writing(path: Path) -> Iterator[None]:
     """Names the file in what the operating system says against writing it.
 
     Raises:
-        RecordError: it did.
+        DiskError: it did, and the disk is at fault.
+        RecordError: it did for another reason.
     """
     try:
         yield
     except OSError as error:
-        raise RecordError(f"{path} cannot be written: {error.strerror or error}") from error
+        kind = DiskError if error.errno in OF_THE_DISK else RecordError
+        raise kind(f"{path} cannot be written: {error.strerror or error}") from error

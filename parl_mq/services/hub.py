@@ -139,7 +139,6 @@ class Hub:
         self._is_done = asyncio.Event()
         self._next_metrics_at = self._next_nodes_at = 0.0
         self._record.attempt(lambda: self._directory.write_endpoint(self._control.endpoint), again="endpoint")
-        self._notifier.ready(f"listens at {self._control.endpoint}")
         if options.is_attachable:
             hub = at_host(self._control.endpoints[-1], options.advertise)
             key = None if options.keyring is None else options.keyring.pair.public
@@ -150,6 +149,7 @@ class Hub:
     async def run(self) -> int:
         """Serves until the run is over; returns the exit code."""
         self._record.sinks = await asyncio.to_thread(make_sinks, self._config, self._directory.path, self._state.run_id)
+        self._notifier.ready(f"listens at {self._control.endpoint}")  # from here on it must beat
         async with serving_metrics(self._config.node, self._page) as address:
             if address is not None:
                 self._record.attempt(lambda: self._directory.write_metrics_address(address))

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from typing import Final
 import parl_mq
 from parl_mq.algorithms.registry import is_installed
 from parl_mq.config.loader import dump_toml
+from parl_mq.config.models import NodeConfig
 from parl_mq.errors import EXIT_NOT_ALLOWED, EXIT_UNAVAILABLE, CodedError, ConfigError
 from parl_mq.services.files import write_atomically, writing
 from parl_mq.services.findings import Finding
@@ -28,6 +30,7 @@ from parl_mq.services.units import (
     LocalRun,
     Places,
     all_names,
+    open_settings,
     render,
     sysusers,
 )
@@ -37,11 +40,15 @@ OLDEST_SYSTEMD: Final = 250
 """The first with credentials' folders in command lines."""
 HOMES: Final = (Path("/home"), Path("/root"), Path("/run/user"))
 """What ProtectHome hides."""
+UNSEEN: Final = (*HOMES, Path("/tmp"), Path("/var/tmp"))
+"""With what PrivateTmp replaces."""
+USER: Final = "parl-mq"
+"""Of system services."""
 READABLE: Final = 0o644
 SECRET: Final = 0o600
 """Modes of the files."""
-MANAGER_S: Final = 120.0
-"""systemctl waits for units that stop, whose own limits are shorter."""
+MANAGER_S: Final = 400.0
+"""systemctl waits for units that stop one after the other, whose own limits are some 240 s together."""
 
 Run = Callable[[Sequence[str]], str]
 """Runs a command and returns what it printed; raises CodedError where it fails."""
@@ -49,12 +56,15 @@ Run = Callable[[Sequence[str]], str]
 
 def examine(installation: Installation, environ: Mapping[str, str]) -> Iterator[Finding]:
     """What services of this kind cannot do here; a fault is a reason not to install them."""
-    if isinstance(installation.what, LocalRun):
-        yield from _imports(installation.what)
+    run = installation.what if isinstance(installation.what, LocalRun) else None
+    if run is not None:
+        yield from _imports(run)
     if not os.access(installation.python, os.X_OK):
         yield Finding("interpreter", "fault", f"{installation.python} is no program; name another one with --python")
     if installation.flavour == "system":
         yield from _hidden(installation.python)
+        if run is not None:
+            yield from _shut_off(run.config.node)
     else:
         yield from _limits_of_user(environ)
 
@@ -88,6 +98,30 @@ def _hidden(python: Path) -> Iterator[Finding]:
                 f"{path} lies below {home}, which system services cannot see; install parl_mq for a system's Python "
                 "elsewhere, such as /opt/parl-mq (see docs/deploy.md), or take --user",
             )
+
+
+def _shut_off(node: NodeConfig) -> Iterator[Finding]:
+    """Settings that ask for what system services are kept from, or are let to on purpose."""
+    for name in ("ring_directory", "capture_directory", "keys_directory"):
+        if (folder := getattr(node, name)) is None:
+            continue
+        if home := next((home for home in UNSEEN if folder.resolve().is_relative_to(home)), None):
+            where = f"{folder} lies below {home}, of which system services see nothing; take a folder elsewhere"
+            yield Finding(f"node.{name}", "fault", f"{where}, or --user")
+        elif not _is_of_services(folder):
+            make = f"install -d -o {USER} -g {USER} -m 700 {shlex.quote(str(folder.absolute()))}"
+            yield Finding(f"node.{name}", "note", f"before the services start, {folder} must be theirs: `{make}`")
+    for name in open_settings(node):
+        more = "; its key goes into `systemctl edit parl-mq-hub.service`, as Environment=WANDB_API_KEY=KEY"
+        what = f"the hub may speak to other machines for it{more if name == 'wandb_project' else ''}"
+        yield Finding(f"node.{name}", "note", what)
+
+
+def _is_of_services(folder: Path) -> bool:
+    try:
+        return folder.is_dir() and folder.owner() == USER
+    except KeyError:  # a user without a name
+        return False
 
 
 def _limits_of_user(environ: Mapping[str, str]) -> Iterator[Finding]:
@@ -267,7 +301,15 @@ def _restored_on_failure(paths: Sequence[Path]) -> Iterator[None]:
 
 
 def _run(command: Sequence[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=MANAGER_S, stdin=subprocess.DEVNULL)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=MANAGER_S, stdin=subprocess.DEVNULL)
+    except OSError as error:
+        raise CodedError(f"`{' '.join(command)}` cannot be run: {error.strerror}", EXIT_UNAVAILABLE) from error
+    except subprocess.TimeoutExpired as error:
+        raise CodedError(
+            f"`{' '.join(command)}` has not ended within {MANAGER_S:g} s; look at `systemctl list-jobs`, and try again",
+            EXIT_UNAVAILABLE,
+        ) from error
     if done.returncode != 0:
         told = (done.stderr or done.stdout).strip()
         raise CodedError(f"`{' '.join(command)}` ended with code {done.returncode}: {told}", EXIT_UNAVAILABLE)

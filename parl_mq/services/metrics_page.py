@@ -49,7 +49,7 @@ async def serving_metrics(node: NodeConfig, page: Callable[[], str]) -> AsyncIte
         ).about("node.metrics_port", "node.metrics_host") from error
     async with endpoint, server:
         address = f"http://{_written(host)}:{server.sockets[0].getsockname()[1]}{PATH}"
-        if not _is_loopback(host):
+        if not is_loopback(host):
             log.warning("metrics are served at %s, to everybody who reaches this machine", address)
         yield address
 
@@ -115,7 +115,8 @@ def _response(status: str, text: str, kind: str = "text/plain; charset=utf-8", m
     return head.encode() + body
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches it."""
     if host == "localhost":
         return True
     try:

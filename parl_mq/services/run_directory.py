@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from parl_mq.config.loader import dump_toml, load_config
 from parl_mq.config.models import RunConfig, Section
-from parl_mq.errors import EXIT_TEMPORARY, CodedError, ConfigError, RecordError, SnapshotError
+from parl_mq.errors import EXIT_TEMPORARY, CodedError, ConfigError, DiskError, RecordError, SnapshotError
 from parl_mq.observe.files import CHECKPOINTS, CONFIG, LOGS, METRICS, SUMMARY, resume_command
-from parl_mq.services.files import append_line, write_atomically, writing
+from parl_mq.services.files import OF_THE_DISK, append_line, write_atomically, writing
 from parl_mq.services.metrics_parts import part_if_large
 from parl_mq.services.run_memory import RunMemory
 
@@ -45,6 +45,7 @@ class RunDirectory:
 
         Raises:
             ConfigError: it exists, or cannot be made.
+            DiskError: the disk is full or read-only.
             RecordError: nothing can be written into it; it is not there then.
         """
         try:
@@ -55,7 +56,10 @@ class RunDirectory:
                 RUN_DIR
             ) from error
         except OSError as error:
-            raise ConfigError(f"run directory {path} cannot be made: {error.strerror}").about(RUN_DIR) from error
+            reason = f"run directory {path} cannot be made: {error.strerror}"
+            if error.errno in OF_THE_DISK:
+                raise DiskError(reason) from error
+            raise ConfigError(reason).about(RUN_DIR) from error
         directory = cls(path)
         try:
             directory._make_folders()
@@ -218,8 +222,9 @@ class RunDirectory:
         return path.read_text().strip() if path.exists() else None
 
     def forget_endpoint(self) -> None:
-        """The hub listens no more."""
+        """The hub listens no more, and serves no figures."""
         _remove(self.path / ENDPOINT)
+        _remove(self.path / METRICS_ADDRESS)
 
     def write_metrics_address(self, address: str) -> None:
         """Says where the hub serves its figures."""
@@ -242,7 +247,8 @@ class RunDirectory:
 
 def _remove(path: Path) -> None:
     with writing(path):
-        path.unlink(missing_ok=True)
+        if path.exists():  # a read-only disk refuses to remove what is not there, too
+            path.unlink()
 
 
 def _differing(earlier: RunConfig, config: RunConfig) -> Iterator[str]:

@@ -16,6 +16,7 @@ from typing import Final
 from parl_mq.config.models import NodeConfig, RunConfig
 from parl_mq.errors import (
     EXIT_CONFIG,
+    EXIT_DISK,
     EXIT_INTERNAL,
     EXIT_NOT_ALLOWED,
     EXIT_OK,
@@ -53,9 +54,9 @@ TERMINATE_S: Final = 2.3
 """Nodes that outlive the hub are asked to end by a signal, and killed after this time."""
 HUB: Final = "hub"
 MAX_REASON: Final = 1500
-NODE_FAILURES: Final = (EXIT_USAGE, EXIT_UNAVAILABLE, EXIT_INTERNAL, EXIT_TEMPORARY, EXIT_NOT_ALLOWED, EXIT_CONFIG)
 BEYOND_REPAIR: Final = (EXIT_USAGE, EXIT_NOT_ALLOWED, EXIT_CONFIG)
 """A process that ends with one of these would do so again."""
+NODE_FAILURES: Final = (EXIT_UNAVAILABLE, EXIT_INTERNAL, EXIT_DISK, EXIT_TEMPORARY, *BEYOND_REPAIR)
 PROGRESS_COMES_S: Final = 2.0
 """The hub tells of its progress four times a second."""
 LAST_WORDS_S: Final = 2.0

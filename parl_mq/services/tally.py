@@ -140,7 +140,7 @@ class Tally:
                 figures.update({name: value for name, value in gauges.items() if name not in PER_PROCESS})
         figures.update(self._fill())
         figures["sent_rows_total"], figures["acknowledged_rows_total"] = float(rows.sent), float(rows.acknowledged)
-        figures["abandoned_rows_total"], figures["stored_rows_total"] = float(rows.abandoned), float(rows.stored)
+        figures["abandoned_rows_total"], figures["stored_rows"] = float(rows.abandoned), float(rows.stored)
         figures["lost_rows_total"], figures["lost_updates_total"] = float(rows.lost), self.num_lost_updates
         for name in PER_PROCESS:
             figures[name] = sum(node.counters.get(name, 0.0) for node in self._roster.living())

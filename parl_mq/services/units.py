@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from parl_mq.config.models import NodeConfig, RunConfig
+from parl_mq.services.metrics_page import is_loopback
 
 Flavour = Literal["system", "user"]
 
@@ -20,6 +21,10 @@ RUNTIME: Final = "%t/parl-mq"
 JOIN: Final = "join"
 """Name of a join file's credential."""
 LOCAL_NETWORK: Final = ("IPAddressDeny=any", "IPAddressAllow=localhost")
+LOCAL_LIMIT: Final = "StartLimitIntervalSec=900\nStartLimitBurst=15"
+"""Beside a hub that is down for good a node ends every 40 s: then it is to be seen as failed."""
+ATTACHED_LIMIT: Final = "StartLimitIntervalSec=600\nStartLimitBurst=30"
+"""The machine of the hub may be off for a night: only a node that ends at once is given up."""
 ELSEWHERE: Final = frozenset({"device", "runtime_directory"})
 """Settings of the section `node` that units say in their own way."""
 
@@ -134,12 +139,22 @@ def all_names() -> tuple[str, ...]:
     return tuple(sorted(name for name in of_templates if name.endswith((".target", ".service"))))
 
 
+def open_settings(node: NodeConfig) -> list[str]:
+    """Settings for which the hub speaks to other machines."""
+    is_served = node.metrics_port is not None and not is_loopback(node.metrics_host)
+    wanted = {"wandb_project": node.wandb_project is not None, "metrics_host": is_served}
+    return [name for name, is_wanted in wanted.items() if is_wanted]
+
+
 def quoted(text: str | Path) -> str:
     """One word of a command line, of which systemd changes nothing."""
-    word = _literal(text).replace("$", "$$")
-    if re.fullmatch(r"[\w@%+=:,./$-]+", word):
-        return word
-    return '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return _one_word(_literal(text).replace("$", "$$"))
+
+
+def _one_word(text: str) -> str:
+    if re.fullmatch(r"[\w@%+=:,./$-]+", text):
+        return text
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def _literal(text: str | Path) -> str:
@@ -159,6 +174,7 @@ def _shared_fields(installation: Installation) -> dict[str, str]:
     return {
         "python": quoted(installation.python),
         "dynamic_user": "yes" if is_attached else "no",
+        "limit": ATTACHED_LIMIT if is_attached else LOCAL_LIMIT,
         "network": "" if is_attached else "\n".join(f"system|{line}" for line in LOCAL_NETWORK),
     }
 
@@ -183,7 +199,10 @@ def _fields_of_run(run: LocalRun, installation: Installation) -> dict[str, str]:
         "conditions": f"# A run that has come to its end is not begun again at the next start of the machine.\n"
         f"ConditionPathExists=!{finished}",
         "environment": "\n".join(_node_settings(config.node)),
-        "ring_directory": "\n".join(_writable(config.node)),
+        "capture_directory": _writable(config.node.capture_directory),
+        "keys_directory": _writable(config.node.keys_directory),
+        "ring_directory": _writable(config.node.ring_directory),
+        "hub_network": "system|IPAddressDeny=" if open_settings(config.node) else "",
         "hub": hub,
         "replay": f"ipc://{RUNTIME}/replay-%i",
         "run_file": quoted(installation.settings_file),
@@ -208,6 +227,7 @@ def _fields_of_attached(attached: AttachedActors, installation: Installation) ->
         "units": _instances("actor", attached.num_actors),
         "conditions": "",
         "environment": "",
+        "capture_directory": "",
         "before_actors": "network-online.target",
         "actor": f"{attached.name}.%i",
         "actor_joins": f"--join %d/{JOIN}" if is_system else f"--join {join_file}",
@@ -221,16 +241,16 @@ def _instances(role: str, number: int) -> str:
 
 def _node_settings(node: NodeConfig) -> Iterator[str]:
     """The machine's own settings that are not the defaults, as every unit gets them."""
-    values: dict[str, Any] = node.model_dump(mode="json", exclude_defaults=True, exclude=set(ELSEWHERE))
+    values: dict[str, Any] = node.model_dump(exclude_defaults=True, exclude=set(ELSEWHERE))
     for name, value in values.items():
-        text = _literal(f"PARL_MQ_NODE__{name.upper()}={value}").replace("\\", "\\\\").replace('"', '\\"')
+        said = value.absolute() if isinstance(value, Path) else value  # a service works in another folder
+        text = _literal(f"PARL_MQ_NODE__{name.upper()}={said}").replace("\\", "\\\\").replace('"', '\\"')
         yield f'Environment="{text}"'
 
 
-def _writable(node: NodeConfig) -> Iterator[str]:
-    for folder in (node.ring_directory, node.capture_directory):
-        if folder is not None:
-            yield f"system|ReadWritePaths={quoted(folder.absolute())}"
+def _writable(folder: Path | None) -> str:
+    """One that is missing is left to the node, which says more of it than the service manager."""
+    return "" if folder is None else f"system|ReadWritePaths={_one_word(f'-{_literal(folder.absolute())}')}"
 
 
 def _template(name: str) -> str:

@@ -2,11 +2,13 @@
 
 import re
 import socket
+from pathlib import Path
 
 import pytest
 
 from parl_mq.cli import nodes
 from parl_mq.errors import UsageError
+from parl_mq.services import keyring
 
 
 def test_node_alone_reads_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,3 +34,20 @@ def test_name_of_its_own_may_be_sent(host: str, monkeypatch: pytest.MonkeyPatch)
 def test_settings_of_the_run_are_refused() -> None:
     with pytest.raises(UsageError, match="node"):
         nodes._node("actor", "ipc:///x", None, ["seed=3"], None)
+
+
+def test_keys_that_the_hub_has_made_are_read_where_nothing_may_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def keys_of_server() -> str:
+        found = nodes._keyring(["tcp://192.0.2.1:5"], None, tmp_path, None, is_insecure=False)
+        assert found is not None
+        return found.pair.public
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError("Read-only file system")
+
+    made = keys_of_server()
+    for name in ("mkdir", "open"):
+        monkeypatch.setattr(keyring.os, name, refuse)
+    assert keys_of_server() == made

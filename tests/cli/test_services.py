@@ -38,6 +38,7 @@ def test_the_secret_of_a_join_file_is_not_printed(monkeypatch, tmp_path, capsys)
     [
         ((), EXIT_USAGE, "name a preset or a file"),
         (("cartpole-dqn", "--join", "x"), EXIT_USAGE, "come from its hub"),
+        (("--join", "x", "--name", "lab"), EXIT_USAGE, "leave out --name"),
         (("cartpole-dqn", "--name", "a/b"), EXIT_USAGE, "--name a/b"),
         (("--join", "/nowhere/x"), EXIT_CONFIG, "/nowhere/x"),
         (("cartpole-dqn", "--set", "replay.nodse=1"), EXIT_USAGE, "replay.nodes"),

@@ -194,3 +194,14 @@ def test_top_ends_with_the_run(directory, monkeypatch, capsys):
     directory.write_summary({"interrupted": False, "error": None})
     assert run_command(monkeypatch, "top", str(directory.path)) == EXIT_OK
     assert "has not begun" in capsys.readouterr().out
+
+
+def test_top_needs_no_algorithm_that_is_found_elsewhere_alone(directory, monkeypatch, capsys):
+    text = directory.config.read_text().replace('name = "dqn"', 'name = "their:Dueling"\nown = 1')
+    directory.config.write_text(text)
+    directory.write_summary({"interrupted": False, "error": None})
+    assert run_command(monkeypatch, "top", str(directory.path)) == EXIT_OK
+    assert "has not begun" in capsys.readouterr().out
+    directory.config.write_text(text.replace("[replay]", "[replya]"))
+    assert run_command(monkeypatch, "top", str(directory.path)) == EXIT_CONFIG
+    assert "config.toml is damaged" in capsys.readouterr().err

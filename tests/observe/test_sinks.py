@@ -1,12 +1,15 @@
 """Where figures go beside the run's record."""
 
+import os
 import sys
+import threading
 from types import SimpleNamespace
 
 import pytest
 
 from parl_mq.config.loader import load_config
-from parl_mq.errors import ConfigError
+from parl_mq.errors import ConfigError, PeerTimeout
+from parl_mq.observe import sinks
 from parl_mq.observe.sinks import make_sinks, tagged
 
 
@@ -63,3 +66,19 @@ def test_a_run_that_cannot_be_begun_there_is_told_as_a_wrong_setting(tmp_path, m
     monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init, Error=_Failure))
     with pytest.raises(ConfigError, match="no such project"):
         make_sinks(_config("node.wandb_project=mine"), tmp_path, "r")
+
+
+def test_a_service_that_does_not_answer_holds_up_neither_the_beginning_nor_the_end(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(sinks, "WANDB_S", 0.01)
+    monkeypatch.delenv("WANDB_FINISH_TIMEOUT", raising=False)
+    never = threading.Event()
+    package = SimpleNamespace(init=lambda **_: SimpleNamespace(finish=never.wait), Error=_Failure)
+    monkeypatch.setitem(sys.modules, "wandb", package)
+    _, sink = make_sinks(_config("node.wandb_project=mine"), tmp_path, "r")
+    assert os.environ["WANDB_FINISH_TIMEOUT"] == "10"
+    sink.close()
+    assert "`wandb sync` sends them" in caplog.text
+    package.init = lambda **_: never.wait()
+    with pytest.raises(PeerTimeout, match=r"node\.wandb_project = 'mine': .* no run within 0\.01 s"):
+        make_sinks(_config("node.wandb_project=mine"), tmp_path, "r")
+    never.set()

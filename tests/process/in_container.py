@@ -21,6 +21,7 @@ from tests.process.user_manager import UNITS
 
 LIMIT_S: Final = 400.0
 RUN: Final = Path("/var/lib/parl-mq/run")
+UNIT_FILES: Final = Path("/etc/systemd/system")
 METRICS: Final = RUN / "metrics.jsonl"
 
 
@@ -44,6 +45,11 @@ def updates() -> float:
     return next((row["updates_total"] for row in reversed(rows) if "updates_total" in row), 0.0)
 
 
+def states() -> dict[str, str]:
+    """How each role's service is."""
+    return {role: systemctl("show", "--property=ActiveState", "--value", UNITS[role]) for role in UNITS}
+
+
 def shut_off(role: str) -> dict[str, str]:
     """What the kernel says of a service's process."""
     pid = main_pid(role)
@@ -60,6 +66,14 @@ def strike(role: str, number: signal.Signals) -> None:
     poll_until(lambda: updates() > before or None, LIMIT_S)
 
 
+def listen(role: str, address: str) -> None:
+    """Lets a service listen at a second address, by a drop-in as docs/deploy.md has it."""
+    unit = UNITS[role].replace("@0", "@")
+    line = next(line for line in systemctl("cat", unit).splitlines() if line.startswith("ExecStart="))
+    text = f"[Service]\nIPAddressDeny=\nExecStart=\n{line} --bind tcp://{address}\n"
+    (UNIT_FILES / f"{unit}.d" / "override.conf").write_text(text)
+
+
 def look() -> dict[str, Any]:
     """Starts the services, ends some, and says what was seen."""
     subprocess.run(["systemd-sysusers"], check=True)
@@ -72,7 +86,14 @@ def look() -> dict[str, Any]:
     }
     strike("replay", signal.SIGKILL)
     strike("hub", signal.SIGSTOP)
-    found["states"] = {role: systemctl("show", "--property=ActiveState", "--value", UNITS[role]) for role in UNITS}
+    found["states"] = states()
+    listen("hub", "127.0.0.1:29700")
+    listen("replay", "127.0.0.1:2971%i")
+    systemctl("daemon-reload")
+    systemctl("restart", "parl-mq.target")  # returns once every node has said that it is ready, or has failed
+    found["listening"] = states()
+    found["attachment"] = json.loads((RUN / "attach.json").read_text())["hub"]
+    found["keys"] = sorted(path.name for path in (RUN / "keys").iterdir())
     began = time.monotonic()
     systemctl("stop", "parl-mq.target", "parl-mq-*.service")
     found["stop_s"] = time.monotonic() - began

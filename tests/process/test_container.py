@@ -112,5 +112,8 @@ def test_system_services_are_shut_off_and_come_back(tmp_path: Path) -> None:
     assert found["run_mode"] == "0o700"
     assert len(found["rings"]) == 1
     assert found["states"] == dict.fromkeys(UNITS, "active")
+    assert found["listening"] == dict.fromkeys(UNITS, "active")
+    assert found["attachment"] == "tcp://127.0.0.1:29700"
+    assert found["keys"] == ["lock", "server.json"]
     assert found["left"] == []
     assert found["stop_s"] < 30

@@ -3,14 +3,16 @@
 import asyncio
 import json
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from parl_mq.errors import EXIT_INTERNAL, EXIT_OK
 from parl_mq.net.channel import LinkEvent
 from parl_mq.net.memory_channel import MemoryNetwork
+from parl_mq.services import hub
 from parl_mq.services.hub import WEIGHTS_QUEUE, Hub, HubOptions
-from parl_mq.services.run_directory import RunDirectory
+from parl_mq.services.run_directory import METRICS_ADDRESS, RunDirectory
 from parl_mq.services.runtime import StopSignal
 from parl_mq.services.weights_client import WeightsClient
 from parl_mq.services.weights_exchange import announcement, chunk_frames
@@ -30,7 +32,7 @@ from parl_mq.wire.messages import (
     WeightsWanted,
     Welcome,
 )
-from tests.services.builders import SPEC, hello, small_config, snapshot, soon, spec_offer
+from tests.services.builders import SPEC, hello, small_config, snapshot, soon, spec_offer, until
 
 CONTROL, WEIGHTS = "ipc://hub", "ipc://hub.weights"
 BAD = [b"", b"\xff" * 100, bytes(1000), b"\x81\xa4kind\xa5hello"]
@@ -131,6 +133,24 @@ async def test_the_supervisor_ends_the_run_and_a_failure_is_kept(scene, error_co
     assert await soon(scene.task) == code
     summary = scene.directory.read_summary()
     assert (summary["stop_reason"], summary["error"]) == ("the cause", "the cause" if error_code else None)
+
+
+async def test_the_address_of_the_metrics_goes_with_the_run_and_nobody_is_told_that_it_is_ready_before(
+    tmp_path, monkeypatch
+):
+    config = small_config("node.metrics_port=0")
+    directory, told = RunDirectory.create(tmp_path / "run", config), []
+    notifier = SimpleNamespace(ready=lambda _: told.append("ready"), beat=lambda _: None)
+    monkeypatch.setattr(hub, "make_sinks", lambda *_: told.append("sinks") or [])
+    stop, network = StopSignal(), MemoryNetwork()
+    running = asyncio.create_task(
+        Hub(network, CONTROL, HubOptions(config, directory.path, time.monotonic()), stop, notifier).run()
+    )
+    await until(lambda: (directory.path / METRICS_ADDRESS).exists())
+    assert told == ["sinks", "ready"]
+    stop.set("enough")
+    assert await soon(running) == EXIT_OK
+    assert not (directory.path / METRICS_ADDRESS).exists()
 
 
 async def test_why_a_node_failed_stands_in_the_log(scene, caplog):

@@ -548,7 +548,7 @@ def test_rows_of_an_actor_and_of_a_replay_node_are_laid_side_by_side(crew):
     crew.handle(b"actor-0", Goodbye(counters=counters), 1.0)
     crew.handle(b"replay-0", SenderAccounts(ring_id="r", accounts=[("actor-0", 1, 7)]), 1.0)
     assert crew.rows().is_balanced
-    assert crew.figures()["stored_rows_total"] == 7
+    assert crew.figures()["stored_rows"] == 7
 
 
 def test_an_actor_that_was_killed_has_sent_what_is_stored_and_abandoned_the_rest(crew):

@@ -1,13 +1,16 @@
 """Putting units in their place and taking them away, with a service manager that only writes down what it is told."""
 
 import json
+import re
 import sys
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
 from parl_mq.config.loader import load_config
 from parl_mq.errors import CodedError, ConfigError
+from parl_mq.services import installing
 from parl_mq.services.installing import Manager, attached_actors, check, examine, install, uninstall
 from parl_mq.services.units import Installation, LocalRun, Places, all_names
 
@@ -142,6 +145,43 @@ def test_system_services_see_no_interpreter_in_a_home(places, home):
     installation = Installation(local(places).what, "system", Path(f"{home}/venv/bin/python"), places)
     told = [finding.what for finding in examine(installation, ENVIRON) if finding.about == "interpreter"]
     assert any("which system services cannot see" in what for what in told)
+
+
+@pytest.mark.parametrize("name", ["ring_directory", "capture_directory", "keys_directory"])
+@pytest.mark.parametrize("folder", ["/home/me/x", "/var/tmp/x"])
+def test_folders_that_system_services_do_not_see_are_refused_by_name(places, name, folder):
+    installation = Installation(local(places, f"node.{name}={folder}").what, "system", Path("/bin/sh"), places)
+    (fault,) = [finding for finding in examine(installation, ENVIRON) if finding.about == f"node.{name}"]
+    assert fault.verdict == "fault"
+    assert "take a folder elsewhere" in fault.what
+
+
+def test_settings_that_system_services_can_have_are_told_with_what_is_still_to_do(places):
+    settings = (
+        "node.ring_directory=/my rings",
+        "node.wandb_project=mine",
+        "node.metrics_port=0",
+        "node.metrics_host=::",
+    )
+    installation = Installation(local(places, *settings).what, "system", Path("/bin/sh"), places)
+    told = {finding.about: finding.what for finding in examine(installation, ENVIRON) if finding.verdict == "note"}
+    assert "`install -d -o parl-mq -g parl-mq -m 700 '/my rings'`" in told["node.ring_directory"]
+    assert "WANDB_API_KEY" in told["node.wandb_project"]
+    assert told["node.metrics_host"] == "the hub may speak to other machines for it"
+
+
+def test_a_manager_that_is_missing_or_never_ends_is_told_in_a_line(places, monkeypatch):
+    with pytest.raises(CodedError, match="`/nowhere/systemctl` cannot be run: No such file"):
+        installing._run(["/nowhere/systemctl"])
+    monkeypatch.setattr(installing, "MANAGER_S", 0.01)
+    with pytest.raises(CodedError, match=r"`sleep 5` has not ended within 0\.01 s"):
+        installing._run(["sleep", "5"])
+
+
+def test_the_manager_has_longer_than_all_units_that_stop_one_after_the_other(places):
+    texts = [entry.read_text() for entry in files("parl_mq.systemd").iterdir() if entry.name.endswith(".service")]
+    limits = [int(re.search(r"^TimeoutStopSec=(\d+)$", text, re.MULTILINE)[1]) for text in texts]
+    assert sum(limits) < installing.MANAGER_S
 
 
 def test_users_are_told_that_services_end_when_they_log_out(places):

@@ -1,5 +1,6 @@
 """The run directory, and what a run remembers."""
 
+import errno
 import json
 import os
 import resource
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from parl_mq.config.loader import load_config
-from parl_mq.errors import EXIT_TEMPORARY, CodedError, ConfigError, RecordError, SnapshotError
+from parl_mq.errors import EXIT_TEMPORARY, CodedError, ConfigError, DiskError, RecordError, SnapshotError
 from parl_mq.services import run_directory
 from parl_mq.services.files import append_line, write_atomically
 from parl_mq.services.run_directory import RunDirectory
@@ -61,10 +62,10 @@ FULL = Path("/dev/full")
 
 def test_a_full_disk_is_told_by_the_name_of_the_file_and_leaves_no_part(tmp_path):
     (tmp_path / "lines").symlink_to(FULL)
-    with pytest.raises(RecordError, match=r"lines cannot be written: No space left on device"):
+    with pytest.raises(DiskError, match=r"lines cannot be written: No space left on device"):
         append_line(tmp_path / "lines", "{}")
     (tmp_path / f".text.{os.getpid()}").symlink_to(FULL)
-    with pytest.raises(RecordError, match=r"text cannot be written: No space left on device"):
+    with pytest.raises(DiskError, match=r"text cannot be written: No space left on device"):
         write_atomically(tmp_path / "text", "new")
     assert [path.name for path in tmp_path.iterdir()] == ["lines"]
 
@@ -207,3 +208,31 @@ def test_a_start_before_the_machine_was_started_is_over(directory):
     booted_at = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
     os.utime(directory.path / "hub.json", (booted_at - 60, booted_at - 60))
     assert directory.cut_off_start() is None
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"), [(errno.ENOSPC, DiskError), (errno.EROFS, DiskError), (errno.EACCES, ConfigError)]
+)
+def test_a_disk_that_is_full_or_read_only_is_no_wrong_setting(tmp_path, monkeypatch, number, kind):
+    def refuse(*_, **__):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(kind, match="cannot be made"):
+        RunDirectory.create(tmp_path / "run", small_config())
+
+
+def test_a_run_on_a_disk_that_became_read_only_can_be_gone_on_with(tmp_path, monkeypatch):
+    directory = RunDirectory.create(tmp_path / "run", small_config())
+
+    def refuse(*_, **__):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(Path, "unlink", refuse)  # as a read-only disk does, whether the file is there or not
+    RunDirectory.reopen(directory.path, small_config()).forget_summary()
+
+
+def test_a_missing_folder_is_no_fault_of_the_disk(tmp_path):
+    with pytest.raises(RecordError, match="No such file") as caught:
+        append_line(tmp_path / "no" / "x", "x")
+    assert not isinstance(caught.value, DiskError)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from parl_mq.config.loader import load_config
+from parl_mq.errors import EXIT_DISK
 from parl_mq.services.units import MARK, AttachedActors, Installation, LocalRun, Places, all_names, quoted, render
 from tests.systemd_tools import need
 
@@ -72,7 +73,53 @@ def test_settings_of_the_machine_reach_every_node():
     for name in units.keys() - {"parl-mq.target"}:
         assert 'Environment="PARL_MQ_NODE__RING_DIRECTORY=/data/my rings"' in units[name]
         assert 'Environment="PARL_MQ_NODE__LOG_LEVEL=debug"' in units[name]
-    assert line_of(units["parl-mq-replay@.service"], "ReadWritePaths") == '"/data/my rings"'
+    assert line_of(units["parl-mq-replay@.service"], "ReadWritePaths") == '"-/data/my rings"'
+
+
+@pytest.mark.parametrize(
+    ("setting", "writers"),
+    [
+        ("ring_directory", {"replay@"}),
+        ("keys_directory", {"hub"}),
+        ("capture_directory", {"hub", "replay@", "learner@", "actor@", "evaluator"}),
+    ],
+)
+def test_folders_of_the_settings_can_be_written_by_those_who_write_there(setting, writers, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    units = render(local(f"node.{setting}=50% $x"))
+    line = f'ReadWritePaths="-{tmp_path}/50%% $x"\n'
+    assert {name for name, text in units.items() if line in text} == {f"parl-mq-{role}.service" for role in writers}
+    assert f'Environment="PARL_MQ_NODE__{setting.upper()}={tmp_path}/50%% $x"\n' in units["parl-mq-hub.service"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_open"),
+    [
+        (["node.metrics_port=0"], False),
+        (["node.metrics_host=0.0.0.0"], False),
+        (["node.metrics_port=0", "node.metrics_host=0.0.0.0"], True),
+        (["node.wandb_project=mine"], True),
+    ],
+)
+def test_the_hub_alone_speaks_to_other_machines_where_a_setting_asks_for_it(settings, is_open):
+    units = render(local(*settings))
+    assert {name for name, text in units.items() if "IPAddressDeny=\n" in text} == (
+        {"parl-mq-hub.service"} if is_open else set()
+    )
+    assert all("IPAddressDeny=any\n" in text for name, text in units.items() if name.endswith(".service"))
+
+
+def test_nodes_beside_a_hub_that_is_down_for_good_are_given_up_and_attached_ones_are_not():
+    waits_s = 30 + 10  # for the hub, and to start again
+    for installation, is_given_up in ((local(), True), (attached(), False)):
+        actor = render(installation)["parl-mq-actor@.service"]
+        starts = int(line_of(actor, "StartLimitIntervalSec")) / waits_s
+        assert (starts > int(line_of(actor, "StartLimitBurst"))) is is_given_up
+
+
+@pytest.mark.parametrize("name", sorted(set(all_names()) - {"parl-mq.target"}))
+def test_a_full_disk_is_no_reason_not_to_start_again(name):
+    assert str(EXIT_DISK) not in line_of(render(local())[name], "RestartPreventExitStatus").split()
 
 
 def test_units_of_a_user_have_no_line_that_needs_root():
@@ -125,6 +172,9 @@ def test_words_come_through_as_they_are(text, word):
     assert quoted(text) == word
 
 
+OPEN = local("node.wandb_project=mine", "node.keys_directory=/keys", "node.capture_directory=/captures")
+
+
 def written(installation, folder):
     """The units as files; an instance of each template."""
     paths = []
@@ -137,8 +187,8 @@ def written(installation, folder):
 
 @pytest.mark.parametrize(
     "installation",
-    [local(), local("node.device=cuda", "node.ring_directory=/my rings"), local(name="a.b-c"), attached()],
-    ids=["run", "gpu", "named", "attached"],
+    [local(), local("node.device=cuda", "node.ring_directory=/my rings"), local(name="a.b-c"), OPEN, attached()],
+    ids=["run", "gpu", "named", "open", "attached"],
 )
 def test_systemd_has_nothing_to_say_against_the_units(installation, tmp_path):
     need("systemd-analyze")
@@ -159,7 +209,7 @@ def test_systemd_has_nothing_to_say_against_the_units_of_a_user(tmp_path):
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("installation", [local("node.device=cuda"), attached()], ids=["run", "attached"])
+@pytest.mark.parametrize("installation", [local("node.device=cuda"), OPEN, attached()], ids=["run", "open", "attached"])
 def test_services_are_shut_off(installation, tmp_path):
     need("systemd-analyze")
     for path in written(installation, tmp_path):
