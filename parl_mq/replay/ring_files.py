@@ -19,6 +19,7 @@ from parl_mq.replay.mapping import (
     FORMAT_VERSION,
     Segment,
     SegmentIdentity,
+    changing_fields,
     has_rows,
     new_segment,
     next_position,
@@ -49,6 +50,7 @@ class RingDescription:
         spaces: likewise.
         boot_id: of the machine's start in which it was opened or closed last.
         is_closed: it was closed in order, with everything on the disk, and not opened since.
+        heads: what `changing_fields` said of each segment when it was closed; empty while it is open.
         labels: what its owner calls it.
     """
 
@@ -58,6 +60,7 @@ class RingDescription:
     spaces: dict[str, Any]
     boot_id: str
     is_closed: bool = False
+    heads: list[dict[str, Any]] = field(default_factory=list)
     labels: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -73,6 +76,17 @@ class RingDescription:
         """Names of settings that must be as they were for the rows to be used, and are not."""
         kept = (item.name for item in fields(TableSettings) if item.name not in _NOT_KEPT)
         return [name for name in kept if getattr(self.settings, name) != getattr(settings, name)]
+    def check_heads(self, directory: Path) -> None:
+        """Whether the segments' heads are as they were when the ring was closed, if it was.
+
+        Raises:
+            RingRefused: a field is not.
+        """
+        for path, head in zip(self.segment_paths(directory), self.heads, strict=False):
+            for name, found in changing_fields(path).items():
+                if found != head[name]:
+                    raise refusal(path, f"field {name!r} of its head is {found}, and was {head[name]} at its close")
+
 
     def segment_paths(self, directory: Path) -> list[Path]:
         """Its segments' files."""
@@ -197,6 +211,7 @@ class RingFiles:
         for shard, path in enumerate(found.segment_paths(self.directory)):
             self._segments.append(open_segment(found.identity(shard), path))
         self._description = replace(found, settings=settings)  # those that are not compared may have changed
+        found.check_heads(self.directory)
         return self._segments
 
     def create(
@@ -227,7 +242,7 @@ class RingFiles:
     def note_open(self) -> None:
         """From now on the ring counts, and may change at any moment."""
         assert self._description is not None
-        opened = replace(self._description, boot_id=boot_id(), is_closed=False)
+        opened = replace(self._description, boot_id=boot_id(), is_closed=False, heads=[])
         try:
             opened.write(self._path)
         except OSError as error:
@@ -244,14 +259,22 @@ class RingFiles:
     def close(self, *, remove: bool) -> None:
         """Lets the directory go; with everything on the disk, where the ring stays.
 
-        The segments must have been closed, or be about to be: only their files are touched.
+        The segments must have been closed: only their files are touched.
+
+        Raises:
+            RingRefused: a file cannot be written or removed; the ring counts as open then.
         """
         try:
             if remove:
                 for path in self.found_files[::-1]:
                     path.unlink(missing_ok=True)
             elif self._description is not None:
-                replace(self._description, boot_id=boot_id(), is_closed=True).write(self._path)
+                heads = [changing_fields(path) for path in self._description.segment_paths(self.directory)]
+                closed = replace(self._description, boot_id=boot_id(), is_closed=True, heads=heads)
+                closed.write(self._path)
+        except OSError as error:
+            what = "removed" if remove else "marked as closed, and will be refused after a reboot"
+            raise RingRefused(f"{self.directory}: its ring cannot be {what}: {error.strerror}") from error
         finally:
             self._let_go()
 
