@@ -177,9 +177,7 @@ class HubState:
             case Goodbye():
                 return self._note_goodbye(node, known, now)
             case SenderAccounts():
-                self.tally.books.note_accounts(node.name, known.ring_id, known.accounts)
-                if known.found:
-                    self.tally.books.note_found(node.name, known.ring_id, known.found)
+                self.tally.books.note_accounts(node.name, known.ring_id, known.accounts, known.found)
                 return []
             case LearnerReady():
                 return self._note_ready(node, known, now)
