@@ -31,7 +31,7 @@ from parl_mq.spec import TableSpec
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _NOT_KEPT: Final = frozenset({"gamma"})
-"""Settings that shape neither rows nor priorities: they may change while the rows stay."""
+"""Settings that shape neither rows nor priorities, only what is drawn of them: they may change while the rows stay."""
 
 
 def boot_id() -> str:
@@ -72,10 +72,10 @@ class RingDescription:
         """Of one of its segments."""
         return SegmentIdentity(self.settings.segment_shape(shard, self.spec), self.ring_id, shard)
 
-    def differing(self, settings: TableSettings) -> list[str]:
-        """Names of settings that must be as they were for the rows to be used, and are not."""
-        kept = (item.name for item in fields(TableSettings) if item.name not in _NOT_KEPT)
-        return [name for name in kept if getattr(self.settings, name) != getattr(settings, name)]
+    def segment_paths(self, directory: Path) -> list[Path]:
+        """Its segments' files."""
+        return [segment_path(directory, self.settings.name, shard) for shard in range(self.settings.num_shards)]
+
     def check_heads(self, directory: Path) -> None:
         """Whether the segments' heads are as they were when the ring was closed, if it was.
 
@@ -86,11 +86,6 @@ class RingDescription:
             for name, found in changing_fields(path).items():
                 if found != head[name]:
                     raise refusal(path, f"field {name!r} of its head is {found}, and was {head[name]} at its close")
-
-
-    def segment_paths(self, directory: Path) -> list[Path]:
-        """Its segments' files."""
-        return [segment_path(directory, self.settings.name, shard) for shard in range(self.settings.num_shards)]
 
     def write(self, path: Path) -> None:
         """Replaces the file, durably."""
@@ -121,6 +116,12 @@ class RingDescription:
             raise refusal(path, f"it cannot be read: {error.strerror}") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise refusal(path, f"it does not describe a ring: {error}") from error
+
+
+def differing(stored: TableSettings, wanted: TableSettings) -> list[str]:
+    """Names of settings that must be those with which rows were stored for them to be used, and are not."""
+    kept = (item.name for item in fields(TableSettings) if item.name not in _NOT_KEPT)
+    return [name for name in kept if getattr(stored, name) != getattr(wanted, name)]
 
 
 def segment_path(directory: Path, table: str, shard: int) -> Path:
@@ -210,8 +211,8 @@ class RingFiles:
             raise refusal(self._path, "the machine went down while this ring was open; its files may be incomplete")
         for shard, path in enumerate(found.segment_paths(self.directory)):
             self._segments.append(open_segment(found.identity(shard), path))
-        self._description = replace(found, settings=settings)  # those that are not compared may have changed
         found.check_heads(self.directory)
+        self._description = replace(found, settings=settings)  # those that are not compared may have changed
         return self._segments
 
     def create(
@@ -286,7 +287,7 @@ class RingFiles:
         self._let_go()
 
     def _compare(self, found: RingDescription, settings: TableSettings, spec: TableSpec) -> None:
-        for name in found.differing(settings):
+        for name in differing(found.settings, settings):
             old, new = getattr(found.settings, name), getattr(settings, name)
             raise refusal(self._path, f"its table was made with {name} = {old!r}, this one has {new!r}")
         if found.spec.digest != spec.digest:
