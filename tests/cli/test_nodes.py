@@ -6,7 +6,8 @@ import socket
 import pytest
 
 from parl_mq.cli import nodes
-from parl_mq.errors import UsageError
+from parl_mq.errors import EXIT_INTERRUPTED, UsageError
+from tests.cli.command import run_command
 
 
 def test_node_alone_reads_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,3 +33,15 @@ def test_name_of_its_own_may_be_sent(host: str, monkeypatch: pytest.MonkeyPatch)
 def test_settings_of_the_run_are_refused() -> None:
     with pytest.raises(UsageError, match="node"):
         nodes._node("actor", "ipc:///x", None, ["seed=3"], None)
+
+
+@pytest.mark.parametrize("place", ["parl_mq.cli.let_readers_leave", "parl_mq.config.loader.preset_names"])
+def test_ctrl_c_while_a_command_gets_ready_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: str
+) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(place, interrupted)
+    assert run_command(monkeypatch, "presets") == EXIT_INTERRUPTED
+    assert capsys.readouterr().err == "parl-mq: interrupted\n"
