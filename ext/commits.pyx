@@ -20,7 +20,9 @@ cdef extern from * nogil:
         uint64_t newest;  // number of the newest commit that was written to its end
         double max_magnitude;
         int64_t drawn, updated, stale, torn;
-        int64_t spare[6];
+        double max_magnitude_again;  // the same, for a reader that wants to know that neither is damaged
+        uint64_t counts_checksum;    // of the four in front
+        int64_t spare[4];
         int64_t words[8];
     };
     static_assert(sizeof(Head) == 256, "the commit records follow at byte 256");
@@ -83,6 +85,7 @@ cdef extern from * nogil:
         int64_t updated
         int64_t stale
         int64_t torn
+        uint64_t counts_checksum
 
     struct Sender:
         uint64_t name[2]
@@ -137,6 +140,7 @@ cdef enum:
     SENDER_WORDS = 7  # in front of the checksum
     RECORD_WORDS = 15
     PLAN_WORDS = 3
+    COUNTS_WORDS = 4
     LIVE_FLAG = 1
     KNOWN_FLAGS = 3
 
@@ -215,6 +219,7 @@ cdef class CommitLog:
             slot = self._slot_of((<tuple>sender)[0])
         self._head.drawn, self._head.updated = counts.drawn, counts.updated
         self._head.stale, self._head.torn = counts.stale, counts.torn
+        self._head.counts_checksum = checksum_of(&self._head.drawn, COUNTS_WORDS)
         num_live += self._head.num_live
         self._write(committed, num_live, self._num_inserted + num_live - self._head.num_live, max_magnitude, slot, sender)
         store(&self._head.num_live, num_live)

@@ -119,6 +119,7 @@ cdef struct Body:
     BitSource *source
     double newest_total
     double *max_magnitude
+    double *max_magnitude_again
     int64_t *num_drawn
     int64_t *num_updated
     int64_t *num_stale
@@ -138,6 +139,13 @@ cdef inline double fresh_total(Body *body) noexcept nogil:
     refresh(body.tree[0])
     body.newest_total = body.tree.rows[body.tree.height][0]
     return body.newest_total
+
+
+cdef inline void raise_to(const Body *body, double magnitude) noexcept nogil:
+    """Makes the running maximum, which stands in two places, at least this."""
+    if magnitude > body.max_magnitude[0]:
+        body.max_magnitude[0] = magnitude
+        body.max_magnitude_again[0] = magnitude
 
 
 cdef double choose(Body *body, int64_t n, uint64_t *keys, double *values, double chance, bint is_again,
@@ -268,8 +276,7 @@ cdef int64_t apply(const Update *update, const Body *body, const uint32_t *order
             largest = update.magnitudes[i] if update.magnitudes[i] > largest else largest
             num_valid += 1
     set_leaves(body.tree[0], num_valid, update.slots, update.values)
-    if largest > body.max_magnitude[0]:
-        body.max_magnitude[0] = largest
+    raise_to(body, largest)
     body.num_updated[0] += num_valid
     body.num_stale[0] += n - num_valid
     body.lock.unlock()
@@ -320,14 +327,15 @@ cdef class Shard:
     cdef object _kept
     cdef Body _body
 
-    def __cinit__(self, Rows rows, SumTree tree, rng, max_magnitude):
+    def __cinit__(self, Rows rows, SumTree tree, rng, max_magnitude, max_magnitude_again):
         self.rows, self.tree, self.lock, self.counts = rows, tree, Lock(), Counts()
         capsule = rng.bit_generator.capsule
-        self._kept = (rng, capsule, max_magnitude)
+        self._kept = (rng, capsule, max_magnitude, max_magnitude_again)
         self._body.shape, self._body.counters, self._body.tree = &rows._shape, rows._counters, &tree._tree
         self._body.lock = &self.lock._mutex
         self._body.source = <BitSource *>PyCapsule_GetPointer(capsule, "BitGenerator")
         self._body.max_magnitude = <double *>address(max_magnitude, 8, True)
+        self._body.max_magnitude_again = <double *>address(max_magnitude_again, 8, True)
         self._body.num_drawn = &self.counts.drawn
         self._body.num_updated, self._body.num_stale = &self.counts.updated, &self.counts.stale
 
@@ -336,8 +344,7 @@ cdef class Shard:
         return self._body.max_magnitude[0]
 
     cpdef raise_maximum(self, double magnitude):
-        if magnitude > self._body.max_magnitude[0]:
-            self._body.max_magnitude[0] = magnitude
+        raise_to(&self._body, magnitude)
 
     def total(self):
         cdef double total

@@ -127,7 +127,7 @@ def train(
                 for line in sweep(settings.node, but=directory.read_memory().run_id):
                     (on_event or log.warning)(line)
                 if resume:
-                    check_rings(settings, directory.read_memory().run_id)
+                    check_rings(settings, directory)
                     directory.write_config(settings)
                     directory.forget_summary()
 

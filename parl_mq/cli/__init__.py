@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final, NoReturn
 
 from parl_mq.cli.streams import let_readers_leave, open_standard_streams
-from parl_mq.errors import EXIT_INTERNAL, ParlError, exit_code_of
+from parl_mq.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, ParlError, exit_code_of
 from parl_mq.services.early_start import EarlyStart
 
 RARELY: Final = 100_000
@@ -21,19 +21,29 @@ start.
 
 def main() -> NoReturn:
     """Runs the command line and ends the process with a documented exit code."""
-    gc.set_threshold(RARELY)
-    open_standard_streams()
-    let_readers_leave()
-    with contextlib.suppress(FileNotFoundError):  # the folder may have been removed
-        _look_in(os.getcwd())
-    early = EarlyStart() if _trains(sys.argv[1:]) else None  # torch is imported while this process gets ready
-    from parl_mq.cli.app import app
-
+    early: EarlyStart | None = None
     try:
+        gc.set_threshold(RARELY)
+        open_standard_streams()
+        let_readers_leave()
+        with contextlib.suppress(FileNotFoundError):  # the folder may have been removed
+            _look_in(os.getcwd())
+        early = EarlyStart() if _trains(sys.argv[1:]) else None  # torch is imported while this process gets ready
+        from parl_mq.cli.app import app
+
         app(prog_name="parl-mq", obj=early)
     except ParlError as error:
         _tell(str(error))
         sys.exit(exit_code_of(error))
+    except KeyboardInterrupt:  # before typer takes it
+        _tell("interrupted")
+        sys.exit(EXIT_INTERRUPTED)
+    except SystemExit as ended:
+        if ended.__context__ is not None and isinstance(
+            ended.__context__.__cause__, KeyboardInterrupt
+        ):  # typer took it
+            _tell("interrupted")
+        raise
     except Exception as error:  # here the process ends
         import traceback
 

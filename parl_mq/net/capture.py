@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from parl_mq.errors import RecordError
 from parl_mq.net.channel import Frame
@@ -21,6 +21,9 @@ MAGIC: Final = b"parl_mq capture 1\n"
 MAX_CAPTURE_BYTES: Final = 256 * 1024 * 1024
 """A file ends there: a forgotten capture must not fill a disk."""
 _LENGTH: Final = struct.Struct("<I")
+_LAST_TIME_S: Final = 2.5e11
+"""Some seven thousand years; calendars end soon after it."""
+_KINDS: Final = {"time": (int, float), "sent": (bool,), "endpoint": (str,), "peer": (str,), "slab_bytes": (int,)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,28 +86,47 @@ class Capture:
 
 
 def read_capture(path: Path) -> Iterator[Captured]:
-    """The messages of a file, oldest first; one that its writer's death has cut short ends it.
+    """The messages of a file, oldest first.
 
     Raises:
-        RecordError: it cannot be read, or is no capture.
+        RecordError: it cannot be read, is no capture, or is damaged from some message on; the death of its writer, too,
+            may have cut the last one short.
     """
+    number = 0
     try:
         with path.open("rb") as file:
             if file.read(len(MAGIC)) != MAGIC:
                 raise RecordError(f"{path} is no capture; --set node.capture_directory=DIR makes some")
-            while (about := _part(file.read)) is not None and (header := _part(file.read)) is not None:
-                told = json.loads(about)
-                yield Captured(told["time"], told["sent"], told["endpoint"], told["peer"], header, told["slab_bytes"])
+            while length := file.read(_LENGTH.size):
+                number += 1
+                about = _part(file, length)
+                yield _captured(about, _part(file, file.read(_LENGTH.size)))
     except OSError as error:
         raise RecordError(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise RecordError(f"{path} is damaged: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise RecordError(f"{path} is damaged: message {number}: {error}") from error
 
 
-def _part(read: Callable[[int], bytes]) -> bytes | None:
-    length = read(_LENGTH.size)
-    if len(length) < _LENGTH.size:
-        return None
-    (num_bytes,) = _LENGTH.unpack(length)
-    part = read(num_bytes)
-    return part if len(part) == num_bytes else None
+def _part(file: BinaryIO, length: bytes) -> bytes:
+    if len(length) == _LENGTH.size:
+        (num_bytes,) = _LENGTH.unpack(length)
+        if num_bytes <= MAX_CAPTURE_BYTES and len(part := file.read(num_bytes)) == num_bytes:
+            return part
+    raise ValueError("it is cut short, or its length is wrong")
+
+
+def _captured(about: bytes, header: bytes) -> Captured:
+    """One message.
+
+    Raises:
+        ValueError: what goes with it is not what `Capture.note` writes.
+    """
+    told = json.loads(about)
+    if not isinstance(told, dict):
+        raise ValueError("what goes with it is no object")
+    for name, kinds in _KINDS.items():
+        if type(told.get(name)) not in kinds:
+            raise ValueError(f"{name} is {told.get(name)!r:.100}")
+    if not 0 <= told["time"] < _LAST_TIME_S or told["slab_bytes"] < 0:
+        raise ValueError(f"time is {told['time']!r}, slab_bytes {told['slab_bytes']!r}")
+    return Captured(told["time"], told["sent"], told["endpoint"], told["peer"], header, told["slab_bytes"])

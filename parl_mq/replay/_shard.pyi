@@ -44,7 +44,14 @@ class Shard:
     Draws and updates of 512 items and more give the GIL up; fewer take less time than getting it back.
     """
 
-    def __init__(self, rows: Rows, tree: SumTree, rng: np.random.Generator, max_magnitude: Float64s) -> None:
+    def __init__(
+        self,
+        rows: Rows,
+        tree: SumTree,
+        rng: np.random.Generator,
+        max_magnitude: Float64s,
+        max_magnitude_again: Float64s,
+    ) -> None:
         """A shard over what exists already.
 
         Args:
@@ -52,6 +59,7 @@ class Shard:
             tree: one slot for each record.
             rng: of the draws; used by nobody else but under the lock.
             max_magnitude: [1], where the running maximum is kept; the caller's memory.
+            max_magnitude_again: [1], where it stands a second time, written after the first.
         """
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -21,6 +22,8 @@ def replacing(path: Path, *, lasting: bool = True, mode: int = 0o666) -> Iterato
     Raises:
         OSError: it cannot be written.
     """
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.unlink(missing_ok=True)  # left over from a process of this number
     new = os.O_EXCL | os.O_NOFOLLOW  # nobody else has made it, or made it lead elsewhere

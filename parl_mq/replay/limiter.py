@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-NUM_WORDS: Final = 4
+NUM_WORDS: Final = 5
 """int64 words in which a limiter keeps its counts."""
-_INSERTED, _DRAWN, _BEFORE, _RATIO = range(NUM_WORDS)
+_INSERTED, _DRAWN, _BEFORE, _RATIO, _SUM = range(NUM_WORDS)
+"""The last is the sum of the first three, by which damage is told."""
+
+log = logging.getLogger("parl_mq")
 
 
 class Counts(NamedTuple):
@@ -54,7 +58,8 @@ class RatioLimiter:
     been evicted since: a table too small for `min_live` live rows at once starts all the same.
 
     The counts may lie in memory that outlives the process: a limiter that finds some there goes on with them, or, where
-    it holds another ratio, keeps of them only how many rows there were.
+    it holds another ratio, keeps of them only how many rows there were. Counts that are damaged begin at 0, and
+    `catch_up` brings the rows that there are.
 
     A run's rows may be spread over several tables. Then I and D are those of all of them: a limiter has its own table's
     counts, and is told those of the others by `note_elsewhere`. What came since it was told is taken to come everywhere
@@ -100,8 +105,13 @@ class RatioLimiter:
         self._num_others = num_tables - 1
         self._arrived_when_told: int | None = None
         self._words = np.zeros(NUM_WORDS, np.int64) if words is None else words
-        ratio = self._words[_RATIO:].view(np.float64)
+        if self._words[:_RATIO].sum() != self._words[_SUM]:
+            log.warning("rows inserted and drawn are counted anew: their counts are damaged, or were being written")
+            self._words[:] = 0
+        ratio = self._words[_RATIO:_SUM].view(np.float64)
         if ratio[0] != samples_per_insert:
+            if ratio[0]:
+                log.info("samples_per_insert was %s and is %s: its balance begins anew", ratio[0], samples_per_insert)
             self._begin_anew()
             ratio[0] = samples_per_insert
 
@@ -137,6 +147,7 @@ class RatioLimiter:
     def _begin_anew(self) -> None:
         self._words[_BEFORE] += self._words[_INSERTED]
         self._words[[_INSERTED, _DRAWN]] = 0
+        self._words[_SUM] = self._words[_BEFORE]
 
     def catch_up(self, num_inserted: int) -> None:
         """Counts rows that were stored and not noted, as the process was killed in between.
@@ -169,11 +180,15 @@ class RatioLimiter:
     def note_inserted(self, num_rows: int) -> None:
         """Counts live rows that were stored."""
         has_begun = self.num_drawn or self.elsewhere.drawn
-        self._words[_INSERTED if has_begun else _BEFORE] += num_rows
+        self._count(_INSERTED if has_begun else _BEFORE, num_rows)
 
     def note_drawn(self, num_rows: int) -> None:
         """Counts rows that were drawn."""
-        self._words[_DRAWN] += num_rows
+        self._count(_DRAWN, num_rows)
+
+    def _count(self, word: int, num_rows: int) -> None:
+        self._words[word] += num_rows
+        self._words[_SUM] += num_rows
 
     def rows_allowed(self) -> int:
         """Live rows that may arrive until no more credit is given; 0: none is given now.
@@ -210,7 +225,7 @@ class RatioLimiter:
         fresh = RatioLimiter(samples_per_insert, error_band, self.min_live)
         self.samples_per_insert, self.error_band = fresh.samples_per_insert, fresh.error_band
         self._begin_anew()
-        self._words[_RATIO:].view(np.float64)[0] = samples_per_insert
+        self._words[_RATIO:_SUM].view(np.float64)[0] = samples_per_insert
 
     def waiting(self, num_live: int) -> str:
         """What is waited for when somebody waits, such that "NODE waits for" may stand in front of it."""

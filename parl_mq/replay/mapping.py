@@ -7,7 +7,7 @@ import mmap
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,9 @@ HEADER_BYTES: Final = 128 * 1024
 """Head of a segment: who it is and its counters, two commit records, two plans, and from SENDERS_AT on the senders."""
 TAIL, RESERVED, COMMITTED, NUM_LIVE = range(NUM_COUNTERS)
 """Words of the counters."""
+_COUNTERS: Final = ("tail", "reserved", "committed", "num_live")
+_CHANGING: Final = ("counters", "newest", "max_magnitude", "max_magnitude_again", "counts", "counts_checksum", "words")
+"""Fields of a head that do not say which segment it is."""
 NUM_OWN_WORDS: Final = 8
 """int64 words in each head that are left to the table's owner."""
 _PAGE_BYTES: Final = 4096
@@ -34,18 +37,18 @@ SEGMENT_HEAD: Final = np.dtype(
     {
         "names": [
             *("magic", "version", "stride", "num_rows", "ring_id", "digest", "arity", "shard"),
-            *("counters", "newest", "max_magnitude", "counts", "words"),
+            *("counters", "newest", "max_magnitude", "counts", "max_magnitude_again", "counts_checksum", "words"),
         ],
         "formats": [
             *("S8", "<u4", "<u4", "<i8", "S16", "S16", "<u4", "<u4"),
-            *(("<i8", NUM_COUNTERS), "<u8", "<f8", ("<i8", 4), ("<i8", NUM_OWN_WORDS)),
+            *(("<i8", NUM_COUNTERS), "<u8", "<f8", ("<i8", 4), "<f8", "<u8", ("<i8", NUM_OWN_WORDS)),
         ],
-        "offsets": [0, 8, 12, 16, 24, 40, 56, 60, 64, 96, 104, 112, 192],
+        "offsets": [0, 8, 12, 16, 24, 40, 56, 60, 64, 96, 104, 112, 144, 152, 192],
         "itemsize": RECORDS_AT,
     }
 )
 """ext/commits.pyx describes the same bytes. `newest` is the number of the newest whole commit, `counts` what
-_shard.Counts counts from `drawn` on."""
+_shard.Counts counts from `drawn` on. Nothing is kept in the bytes from 160 to 192."""
 SENDER_DTYPE: Final = np.dtype(
     [
         ("name", "V16"),
@@ -140,7 +143,9 @@ class Segment:
         counters: [NUM_COUNTERS] int64.
         newest: [1] uint64, the number of the newest whole commit.
         max_magnitude: [1] float64.
+        max_magnitude_again: [1] float64, the same.
         counts: [4] int64, the statistics of _shard.Counts from `drawn` on, as they were at the newest commit.
+        counts_checksum: [1] uint64, of these; 0 before the first of them was written.
         words: [NUM_OWN_WORDS] int64, which belong to the table's owner.
         records_of_commits: [2] RECORD_DTYPE.
         plans: [2] PLAN_DTYPE.
@@ -160,7 +165,9 @@ class Segment:
         self.counters: npt.NDArray[np.int64] = header["counters"][0]
         self.newest: npt.NDArray[np.uint64] = header["newest"]
         self.max_magnitude: npt.NDArray[np.float64] = header["max_magnitude"]
+        self.max_magnitude_again: npt.NDArray[np.float64] = header["max_magnitude_again"]
         self.counts: npt.NDArray[np.int64] = header["counts"][0]
+        self.counts_checksum: npt.NDArray[np.uint64] = header["counts_checksum"]
         self.words: npt.NDArray[np.int64] = header["words"][0]
         self.records_of_commits = self.head[RECORDS_AT : RECORDS_AT + 2 * RECORD_DTYPE.itemsize].view(RECORD_DTYPE)
         self.plans = self.head[PLANS_AT : PLANS_AT + 2 * PLAN_DTYPE.itemsize].view(PLAN_DTYPE)
@@ -190,8 +197,15 @@ class Segment:
                 raise refusal(self.path, f"field {field!r} of its head is {_shown(found)}, not {_shown(wanted)}")
 
     def flush(self) -> None:
-        """Writes everything to the disk, if it lies on one, and waits for it."""
-        self._map.flush()
+        """Writes everything to the disk, if it lies on one, and waits for it.
+
+        Raises:
+            RingRefused: it cannot be written.
+        """
+        try:
+            self._map.flush()
+        except OSError as exc:
+            raise RingRefused(f"{self.path}: it cannot be written to the disk: {exc.strerror}") from exc
 
     def close(self, *, remove: bool) -> None:
         """Gives the memory back; views that others still hold keep it until they go.
@@ -247,24 +261,31 @@ def open_segment(identity: SegmentIdentity, path: Path, *, read_only: bool = Fal
 
 def next_position(path: Path) -> int:
     """The first position that the ring in a file never used; 0 if the file is no ring."""
-    position = int(_counters_in(path)[:NUM_LIVE].max())
+    position = int(_head_in(path)["counters"][:NUM_LIVE].max())
     return position if 0 <= position < _LAST_POSITION else 0
 
 
 def has_rows(path: Path) -> bool:
     """Whether a file is a segment with live rows."""
-    return bool(_counters_in(path)[NUM_LIVE] > 0)
+    return bool(_head_in(path)["counters"][NUM_LIVE] > 0)
 
 
-def _counters_in(path: Path) -> npt.NDArray[np.int64]:
+def changing_fields(path: Path) -> dict[str, Any]:
+    """What changes in a segment's head while it is in use, by the field's name, in JSON values."""
+    head = _head_in(path)
+    values = {name: head[name].tolist() for name in _CHANGING}
+    return {**dict(zip(_COUNTERS, values.pop("counters"), strict=True)), **values}
+
+
+def _head_in(path: Path) -> Any:
+    """The head in a file; zeros where the file is no segment."""
     with path.open("rb") as file:
         raw = file.read(SEGMENT_HEAD.itemsize)
     if len(raw) == SEGMENT_HEAD.itemsize:
-        header = np.frombuffer(raw, SEGMENT_HEAD)[0]
-        if header["magic"] == MAGIC and header["version"] == FORMAT_VERSION:
-            counters: npt.NDArray[np.int64] = header["counters"]
-            return counters
-    return np.zeros(NUM_COUNTERS, np.int64)
+        head = np.frombuffer(raw, SEGMENT_HEAD)[0]
+        if head["magic"] == MAGIC and head["version"] == FORMAT_VERSION:
+            return head
+    return np.zeros((), SEGMENT_HEAD)
 
 
 def _map_anonymous(num_bytes: int) -> mmap.mmap:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,8 @@ from parl_mq.replay.contents import slot_ranges
 from parl_mq.replay.mapping import COMMITTED, NUM_LIVE, RESERVED, TAIL, Segment, refusal
 
 Structured = npt.NDArray[np.void]
+
+log = logging.getLogger("parl_mq")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,7 @@ class Repair:
             entry["checksum"] = checksum(np.atleast_1d(entry).view(np.uint8)[:-8])
             segment.senders[int(commit["slot"])] = entry
         segment.newest[0] = commit["number"]
-        segment.max_magnitude[0] = max(float(segment.max_magnitude[0]), float(commit["max_magnitude"]))
+        self._repair_statistics()
         # What is half-written must not pass for the newest, nor a plan that nothing was reserved by.
         for array, number in ((segment.records_of_commits, commit["number"]), (segment.plans, self.plan["number"])):
             array[array["number"] > number] = np.zeros((), array.dtype)
@@ -48,6 +51,28 @@ class Repair:
         for slots in slot_ranges(tail, end, segment.shape.num_rows):
             is_dead[slots] = False
         segment.leaves[: segment.shape.num_rows][is_dead] = 0.0
+
+    def _repair_statistics(self) -> None:
+        """What no record keeps is believed where its copy, or its checksum, says the same."""
+        segment = self.segment
+        largest, found = largest_magnitude(segment, self.commit), float(segment.max_magnitude[0])
+        if largest != found:
+            _warn(segment, "max_magnitude", f"it is {found}; {largest} holds, that of the newest commit")
+        segment.max_magnitude[0] = segment.max_magnitude_again[0] = largest
+        if (stated := int(segment.counts_checksum[0])) and stated != checksum(segment.counts.view(np.uint8)):
+            _warn(segment, "counts", "draws and updates are counted from 0 again")
+            segment.counts[:] = 0
+
+
+def _warn(segment: Segment, field: str, what: str) -> None:
+    log.warning("%s: field %r of its head is damaged, or was being written: %s", segment.path, field, what)
+
+
+def largest_magnitude(segment: Segment, commit: Structured) -> float:
+    """The running maximum: it stands in the head twice, and has not fallen since the newest commit."""
+    found, again = float(segment.max_magnitude[0]), float(segment.max_magnitude_again[0])
+    committed = float(commit["max_magnitude"])
+    return found if found == again and committed <= found < np.inf else committed
 
 
 def find_repair(segment: Segment) -> Repair:
@@ -64,7 +89,6 @@ def find_repair(segment: Segment) -> Repair:
     is_settled = int(segment.counters[RESERVED]) == committed
     if is_settled and (num_live, tail) != (int(commit["num_live"]), int(commit["tail"])):
         raise refusal(segment.path, f"{num_live} rows are live, the commit record says {int(commit['num_live'])}")
-    _check_magnitude(segment, "max_magnitude", float(segment.max_magnitude[0]))
     return Repair(segment, commit, plan, num_live)
 
 
@@ -89,13 +113,7 @@ def _newest_commit(segment: Segment) -> Structured:
         raise refusal(segment.path, f"the record of commit {whole}, its newest, is damaged")
     if whole < number - 1:
         raise refusal(segment.path, f"field 'newest' of its head is {whole}, but there is a record of commit {number}")
-    _check_magnitude(segment, "max_magnitude of the commit record", float(commit["max_magnitude"]))
     return commit
-
-
-def _check_magnitude(segment: Segment, field: str, value: float) -> None:
-    if not 0.0 <= value < np.inf:
-        raise refusal(segment.path, f"field {field!r} is {value}")
 
 
 def _check_senders(segment: Segment, commit: Structured) -> None:

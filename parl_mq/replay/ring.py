@@ -73,7 +73,7 @@ class Ring:
     def __init__(
         self, segment: Segment, rows: Rows, tree: SumTree, *, capacity: int, prefix: int, rng: np.random.Generator
     ) -> None:
-        self.shard = Shard(rows, tree, rng, segment.max_magnitude)
+        self.shard = Shard(rows, tree, rng, segment.max_magnitude, segment.max_magnitude_again)
         self.lock = self.shard.lock
         self.writer = Lock()
         self.rows = rows

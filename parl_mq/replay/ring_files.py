@@ -19,6 +19,7 @@ from parl_mq.replay.mapping import (
     FORMAT_VERSION,
     Segment,
     SegmentIdentity,
+    changing_fields,
     has_rows,
     new_segment,
     next_position,
@@ -30,7 +31,7 @@ from parl_mq.spec import TableSpec
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _NOT_KEPT: Final = frozenset({"gamma"})
-"""Settings that shape neither rows nor priorities: they may change while the rows stay."""
+"""Settings that shape neither rows nor priorities, only what is drawn of them: they may change while the rows stay."""
 
 
 def boot_id() -> str:
@@ -49,6 +50,7 @@ class RingDescription:
         spaces: likewise.
         boot_id: of the machine's start in which it was opened or closed last.
         is_closed: it was closed in order, with everything on the disk, and not opened since.
+        heads: what `changing_fields` said of each segment when it was closed; empty while it is open.
         labels: what its owner calls it.
     """
 
@@ -58,6 +60,7 @@ class RingDescription:
     spaces: dict[str, Any]
     boot_id: str
     is_closed: bool = False
+    heads: list[dict[str, Any]] = field(default_factory=list)
     labels: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -69,14 +72,20 @@ class RingDescription:
         """Of one of its segments."""
         return SegmentIdentity(self.settings.segment_shape(shard, self.spec), self.ring_id, shard)
 
-    def differing(self, settings: TableSettings) -> list[str]:
-        """Names of settings that must be as they were for the rows to be used, and are not."""
-        kept = (item.name for item in fields(TableSettings) if item.name not in _NOT_KEPT)
-        return [name for name in kept if getattr(self.settings, name) != getattr(settings, name)]
-
     def segment_paths(self, directory: Path) -> list[Path]:
         """Its segments' files."""
         return [segment_path(directory, self.settings.name, shard) for shard in range(self.settings.num_shards)]
+
+    def check_heads(self, directory: Path) -> None:
+        """Whether the segments' heads are as they were when the ring was closed, if it was.
+
+        Raises:
+            RingRefused: a field is not.
+        """
+        for path, head in zip(self.segment_paths(directory), self.heads, strict=False):
+            for name, found in changing_fields(path).items():
+                if found != head[name]:
+                    raise refusal(path, f"field {name!r} of its head is {found}, and was {head[name]} at its close")
 
     def write(self, path: Path) -> None:
         """Replaces the file, durably."""
@@ -107,6 +116,12 @@ class RingDescription:
             raise refusal(path, f"it cannot be read: {error.strerror}") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise refusal(path, f"it does not describe a ring: {error}") from error
+
+
+def differing(stored: TableSettings, wanted: TableSettings) -> list[str]:
+    """Names of settings that must be those with which rows were stored for them to be used, and are not."""
+    kept = (item.name for item in fields(TableSettings) if item.name not in _NOT_KEPT)
+    return [name for name in kept if getattr(stored, name) != getattr(wanted, name)]
 
 
 def segment_path(directory: Path, table: str, shard: int) -> Path:
@@ -196,6 +211,7 @@ class RingFiles:
             raise refusal(self._path, "the machine went down while this ring was open; its files may be incomplete")
         for shard, path in enumerate(found.segment_paths(self.directory)):
             self._segments.append(open_segment(found.identity(shard), path))
+        found.check_heads(self.directory)
         self._description = replace(found, settings=settings)  # those that are not compared may have changed
         return self._segments
 
@@ -227,7 +243,7 @@ class RingFiles:
     def note_open(self) -> None:
         """From now on the ring counts, and may change at any moment."""
         assert self._description is not None
-        opened = replace(self._description, boot_id=boot_id(), is_closed=False)
+        opened = replace(self._description, boot_id=boot_id(), is_closed=False, heads=[])
         try:
             opened.write(self._path)
         except OSError as error:
@@ -244,14 +260,22 @@ class RingFiles:
     def close(self, *, remove: bool) -> None:
         """Lets the directory go; with everything on the disk, where the ring stays.
 
-        The segments must have been closed, or be about to be: only their files are touched.
+        The segments must have been closed: only their files are touched.
+
+        Raises:
+            RingRefused: a file cannot be written or removed; the ring counts as open then.
         """
         try:
             if remove:
                 for path in self.found_files[::-1]:
                     path.unlink(missing_ok=True)
             elif self._description is not None:
-                replace(self._description, boot_id=boot_id(), is_closed=True).write(self._path)
+                heads = [changing_fields(path) for path in self._description.segment_paths(self.directory)]
+                closed = replace(self._description, boot_id=boot_id(), is_closed=True, heads=heads)
+                closed.write(self._path)
+        except OSError as error:
+            what = "removed" if remove else "marked as closed, and will be refused after a reboot"
+            raise RingRefused(f"{self.directory}: its ring cannot be {what}: {error.strerror}") from error
         finally:
             self._let_go()
 
@@ -263,7 +287,7 @@ class RingFiles:
         self._let_go()
 
     def _compare(self, found: RingDescription, settings: TableSettings, spec: TableSpec) -> None:
-        for name in found.differing(settings):
+        for name in differing(found.settings, settings):
             old, new = getattr(found.settings, name), getattr(settings, name)
             raise refusal(self._path, f"its table was made with {name} = {old!r}, this one has {new!r}")
         if found.spec.digest != spec.digest:

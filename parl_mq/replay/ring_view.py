@@ -13,7 +13,7 @@ import numpy as np
 from parl_mq.errors import RingRefused
 from parl_mq.replay.contents import RingAccount, RingContents, contents_of, marks_of
 from parl_mq.replay.mapping import TAIL, Segment, open_segment, refusal
-from parl_mq.replay.recovery import Structured, is_whole, read_commit
+from parl_mq.replay.recovery import Structured, is_whole, largest_magnitude, read_commit
 from parl_mq.replay.ring_files import RingDescription, description_path
 from parl_mq.replay.snapshot import write_snapshot
 
@@ -74,9 +74,18 @@ class RingView:
         try:
             for shard, found in enumerate(self.description.segment_paths(directory)):
                 self._segments.append(open_segment(self.description.identity(shard), found, read_only=True))
+            self._check_heads(path)
         except RingRefused:
             self.close()
             raise
+
+    def _check_heads(self, path: Path) -> None:
+        """Of a ring that is closed; one that was opened meanwhile is changing."""
+        try:
+            self.description.check_heads(self.directory)
+        except RingRefused:
+            if RingDescription.read(path) == self.description:
+                raise
 
     def __enter__(self) -> RingView:
         return self
@@ -143,7 +152,7 @@ class RingView:
 def _view(shard: int, segment: Segment) -> ShardView:
     senders, commit = _senders(segment)
     committed = int(commit["committed"])
-    account = RingAccount(int(commit["num_inserted"]), float(segment.max_magnitude[0]), marks_of(senders))
+    account = RingAccount(int(commit["num_inserted"]), largest_magnitude(segment, commit), marks_of(senders))
     contents = contents_of(segment, min(_tail(segment), committed), committed)
     return ShardView(shard, int(commit["num_live"]), contents, account, tuple(segment.counts.tolist()), segment)
 

@@ -9,7 +9,7 @@ nodes' counts are what is known of its stream, and what it had sent beyond them 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -140,32 +140,38 @@ class RowBooks:
             stream.stored.clear()  # it has found a new ring: what the old one had stored is part of what is lost
         stream.sent, stream.acknowledged, stream.abandoned, stream.lost = sent, acknowledged, abandoned, lost
 
-    def note_accounts(self, replay: str, ring_id: str, accounts: Iterable[tuple[str, int, int]]) -> int:
+    def note_accounts(
+        self,
+        replay: str,
+        ring_id: str,
+        accounts: Iterable[tuple[str, int, int]],
+        found: Sequence[tuple[str, int, int]] = (),
+    ) -> int:
         """A replay node tells what it has stored of each stream.
+
+        Args:
+            replay: its name.
+            ring_id: of its ring.
+            accounts: name and epoch of each stream, and the rows of it that are stored.
+            found: the same of streams in a ring that it has found, under the digests of their names. Streams that
+                nobody has told of are left out.
 
         Returns:
             Rows of streams that have ended that are lost because the node has another ring than before. Of streams that
             go on their actors find that out.
         """
+        names = {digest_of(name).hex(): name for name, _ in self._streams} if found else {}
+        known = [(names[digest], epoch, rows) for digest, epoch, rows in found if digest in names]
+        told = [*accounts, *(each for each in known if each[:2] in self._streams)]
         lost = 0
         if self._rings.get(replay, ring_id) != ring_id:
-            lost = self._lose(replay)
+            lost = self._lose(replay, {(name, epoch): rows for name, epoch, rows in told})
         self._rings[replay] = ring_id
-        for name, epoch, rows in accounts:
+        for name, epoch, rows in told:
             if epoch > self._summed_up.get(name, -1):
                 stored = self._streams.setdefault((name, epoch), _Stream()).stored
                 stored[replay] = max(rows, stored.get(replay, 0))  # what a ring has found may be told once more, late
         return lost
-
-    def note_found(self, replay: str, ring_id: str, found: Iterable[tuple[str, int, int]]) -> int:
-        """A replay node tells what a ring that it has found holds of streams, under the digests of their names.
-
-        Returns:
-            As `note_accounts`. Streams that nobody has told of are left out.
-        """
-        names = {digest_of(name).hex(): name for name, _ in self._streams}
-        known = [(names[digest], epoch, rows) for digest, epoch, rows in found if digest in names]
-        return self.note_accounts(replay, ring_id, [each for each in known if each[:2] in self._streams])
 
     def end(self, key: StreamKey, *, in_order: bool) -> None:
         """An actor process is gone; in order, or without a last word of its own that counts."""
@@ -198,10 +204,11 @@ class RowBooks:
         for key in [key for key, stream in self._streams.items() if stream.end == "open"]:
             self.end(key, in_order=False)
 
-    def _lose(self, replay: str) -> int:
+    def _lose(self, replay: str, kept: Mapping[StreamKey, int]) -> int:
+        """A node has another ring: one that holds so many rows of each stream, if it was restored."""
         lost = 0
-        for stream in self._streams.values():
-            rows = stream.stored.pop(replay, 0)
+        for key, stream in self._streams.items():
+            rows = max(0, stream.stored.pop(replay, 0) - kept.get(key, 0))
             if stream.end != "open":
                 stream.lost += rows
                 lost += rows

@@ -6,12 +6,16 @@ It imports nothing that takes time: importing torch is the longest part of a sta
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import Final, Literal, Self
 
+from parl_mq.errors import EXIT_INTERNAL, EXIT_TEMPORARY, CodedError
+
+PR_SET_PDEATHSIG: Final = 1
 ZYGOTE_MODULE: Final = "parl_mq.nodes.zygote"
 Kind = Literal["torch", "light"]
 """What a zygote has imported: what learners, actors and evaluators need, or what hubs and replay nodes do."""
@@ -25,6 +29,26 @@ def _module_path() -> str:
     # An editable install is found last: a folder that happens to be called parl_mq, such as the clone seen from the
     # folder that it lies in, would be taken for the package before.
     return os.pathsep.join(entries if own in entries else [own, *entries])
+
+
+def die_with(parent: int) -> None:
+    """Has this process killed as soon as the thread that has started it ends, or ends it where that is gone already.
+
+    Args:
+        parent: process id of the parent.
+    """
+    import ctypes
+
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(EXIT_INTERNAL)
+
+
+def live_on() -> None:
+    """Takes `die_with` back."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, 0)
 
 
 class Lifeline:
@@ -54,11 +78,22 @@ class StartingZygote:
     """
 
     def __init__(self, kind: Kind, lifeline: Lifeline) -> None:
+        """Starts one.
+
+        Raises:
+            CodedError: the system has no process or no file left for it.
+        """
+        try:
+            self._start(kind, lifeline)
+        except OSError as error:
+            raise CodedError(f"no process for nodes can be started: {error.strerror}", EXIT_TEMPORARY) from error
+
+    def _start(self, kind: Kind, lifeline: Lifeline) -> None:
         self.control, theirs = socket.socketpair()
         self._output = os.fdopen(os.memfd_create("zygote"), "r+b")  # until it is told where its log is
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", ZYGOTE_MODULE, kind, str(theirs.fileno())],
+                [sys.executable, "-P", "-m", ZYGOTE_MODULE, kind, str(theirs.fileno()), str(os.getpid())],
                 stdin=subprocess.DEVNULL,
                 stdout=self._output,
                 stderr=self._output,

@@ -182,9 +182,7 @@ class HubState:
                 return self._note_goodbye(node, known, now)
             case SenderAccounts():
                 accounts = [each for each in known.accounts if self._roster.has_given(*each[:2])]
-                self.tally.books.note_accounts(node.name, known.ring_id, accounts)
-                if known.found:
-                    self.tally.books.note_found(node.name, known.ring_id, known.found)
+                self.tally.books.note_accounts(node.name, known.ring_id, accounts, known.found)
                 return []
             case LearnerReady():
                 return self._note_ready(node, known, now)

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from parl_mq.config.models import NodeConfig, RunConfig
 from parl_mq.errors import ConfigError, SnapshotError
 from parl_mq.replay.inspection import RingFigures, inspect_ring
+from parl_mq.replay.ring_files import differing
 from parl_mq.replay.ring_view import RingView
+from parl_mq.replay.settings import TableSettings
 from parl_mq.replay.snapshot import open_snapshot
 from parl_mq.replay.table import Table
-from parl_mq.services.rings import NODE, RUN_DIRECTORY, RUN_ID, FoundRing, ring_of_run
+from parl_mq.services.rings import (
+    NODE,
+    RUN_DIRECTORY,
+    RUN_ID,
+    FoundRing,
+    keys_of,
+    ring_of_run,
+    values_in_words,
+)
 from parl_mq.services.run_directory import RunDirectory
 from parl_mq.services.tables import make_ring_directory, table_settings
 from parl_mq.spec import TableSpec
@@ -139,13 +149,14 @@ def restore_run(directory: RunDirectory, config: RunConfig, path: Path, *, name:
 
 
 def _check_settings(path: Path, own: Mapping[str, Any], config: RunConfig) -> None:
-    wanted, found = table_settings(config), own.get("settings", {})
-    for item in fields(wanted):
-        value = getattr(wanted, item.name)
-        if found.get(item.name) != value:
-            raise ConfigError(
-                f"{path}: its table was made with {item.name} = {found.get(item.name)!r}, the run has {value!r}"
-            )
+    wanted = table_settings(config)
+    try:
+        found = TableSettings(**own["settings"])
+    except (KeyError, ValueError, TypeError) as error:
+        raise SnapshotError(f"{path}: it does not describe a table: {error}") from error
+    if names := differing(found, wanted):
+        stored, others = (", ".join(values_in_words(settings, names)) for settings in (found, wanted))
+        raise ConfigError(f"{path}: its rows were stored with {stored}; the run has {others}").about(*keys_of(names))
 
 
 def _check_columns(path: Path, own: Mapping[str, Any], spec: Mapping[str, Any] | None) -> None:

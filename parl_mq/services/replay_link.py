@@ -24,7 +24,8 @@ class ReplayLink:
     """Keeps one client attached to one replay node.
 
     Everything but the refusals goes to `handle`, which returns what must be sent; at Attached, which comes after each
-    reconnect, that is what is unanswered. `on_loss` hears of each connection that is lost.
+    reconnect, that is what is unanswered. `on_loss` hears of each connection that is lost, and of a node that does not
+    know this client: it was started again.
     """
 
     def __init__(
@@ -78,7 +79,8 @@ class ReplayLink:
             for frames in await self.channel.receive_many():
                 message, arrays = self._decode(frames)
                 match message:
-                    case SayHello():
+                    case SayHello():  # it knows nothing of what was asked
+                        self._on_loss()
                         await self.channel.send(encode(self._attach))
                     case AttachRefused():
                         raise Refused(f"the replay node refused this node: {message.reason}", message.exit_code)

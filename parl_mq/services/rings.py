@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from parl_mq.config.loader import load_config
 from parl_mq.config.models import NodeConfig, RunConfig
 from parl_mq.errors import ConfigError, RingRefused, SnapshotError
 from parl_mq.replay.memory import mib
-from parl_mq.replay.ring_files import RingDescription, description_path
+from parl_mq.replay.ring_files import RingDescription, description_path, differing
 from parl_mq.replay.ring_view import RingView
+from parl_mq.replay.settings import TableSettings
 from parl_mq.services.run_directory import RunDirectory
 from parl_mq.services.socket_folders import locked
 from parl_mq.services.tables import ring_root, table_settings
@@ -24,17 +26,17 @@ RUN_DIRECTORY: Final = "run_directory"
 NODE: Final = "node"
 """Labels of a ring."""
 _KEYS: Final = {
-    "capacity": "replay.buffer_size",
-    "kind": "replay.kind",
-    "alpha": "replay.alpha",
-    "eps": "replay.eps",
-    "n_step": "algorithm.n_step",
-    "frame_stack": "environment.frame_stack",
-    "fragment_length": "replay.fragment_length",
-    "num_shards": "replay.shards",
-    "arity": "replay.tree_arity",
+    "capacity": ("replay.buffer_size", "replay.nodes"),
+    "kind": ("replay.kind",),
+    "alpha": ("replay.alpha",),
+    "eps": ("replay.eps",),
+    "n_step": ("algorithm.n_step",),
+    "frame_stack": ("environment.frame_stack",),
+    "fragment_length": ("replay.fragment_length",),
+    "num_shards": ("replay.shards",),
+    "arity": ("replay.tree_arity",),
 }
-"""Settings of a run by those of a table."""
+"""Settings of a run by those of a table; a table's capacity is the first by the second."""
 _LOCKS: Final = Path("/proc/locks")
 
 
@@ -109,20 +111,37 @@ def ring_of_run(node: NodeConfig, directory: RunDirectory, name: str | None = No
     return chosen[0]
 
 
-def check_rings(config: RunConfig, run_id: str) -> None:
+def check_rings(config: RunConfig, directory: RunDirectory) -> None:
     """Refuses settings with which the rings of a run to be resumed cannot be used.
+
+    Args:
+        config: with which it is to go on.
+        directory: of the run; the settings of its earlier start are still there.
 
     Raises:
         ConfigError: names them, their earlier values and the ring.
     """
-    settings = table_settings(config)
-    for ring in rings_of_run(config.node, run_id):
-        if ring.description is not None and (differing := ring.description.differing(settings)):
-            earlier = ", ".join(f"{_KEYS[name]} = {getattr(ring.description.settings, name)!r}" for name in differing)
+    settings, earlier = table_settings(config), load_config(directory.config)
+    for ring in rings_of_run(config.node, directory.read_memory().run_id):
+        if ring.description is not None and (names := differing(ring.description.settings, settings)):
+            keys = [key for key in keys_of(names) if earlier.value_of(key) != config.value_of(key)]
+            told = [f"{key} = {earlier.value_of(key)!r}" for key in keys] or values_in_words(
+                ring.description.settings, names
+            )
             raise ConfigError(
-                f"the rows that this run goes on with were stored with other settings: {earlier}; give the same ones, "
-                f"or remove {ring.path} to begin with an empty replay"
-            ).about(*(_KEYS[name] for name in differing))
+                f"the rows that this run goes on with were stored with other settings: {', '.join(told)}; give the "
+                f"same ones, or remove {ring.path} to begin with an empty replay"
+            ).about(*(keys or keys_of(names)))
+
+
+def keys_of(names: Sequence[str]) -> list[str]:
+    """The settings of a run that settings of its tables come from."""
+    return [key for name in names for key in _KEYS.get(name, ())]
+
+
+def values_in_words(settings: TableSettings, names: Sequence[str]) -> list[str]:
+    """Values of a table's settings, each by the settings of a run that it comes from."""
+    return [f"{' / '.join(_KEYS.get(name, (name,)))} = {getattr(settings, name)!r}" for name in names]
 
 
 def sweep(node: NodeConfig, *, but: str) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import shutil
@@ -27,6 +28,10 @@ T = TypeVar("T")
 
 SWITCH_INTERVAL_S: Final = 0.0005
 """With the interpreter's own 5 ms a loop beside a stepping environment wakes tens of milliseconds late."""
+GARBAGE_EVERY: Final = 2_000
+"""New objects between two looks for garbage while a node serves. After so many as are right for a start, what the json
+module alone leaves in cycles would be megabytes.
+"""
 SUPERVISOR_GONE: Final = "the supervisor is gone"
 LIFELINE_GRACE_S: Final = 4.0
 """Time that a node gets for an orderly stop after its supervisor died, before it ends itself."""
@@ -150,6 +155,7 @@ def run_service(options: NodeOptions, service: Callable[[StopSignal], Coroutine[
     """
     _set_up_logging(options)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    gc.set_threshold(GARBAGE_EVERY)
     try:
         with asyncio.Runner(loop_factory=_loop_factory(options.node.loop)) as runner:
             return runner.run(_supervised(options, service))

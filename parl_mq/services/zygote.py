@@ -24,9 +24,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from parl_mq.errors import EXIT_INTERNAL
-from parl_mq.services.early_start import StartingZygote
+from parl_mq.services.early_start import StartingZygote, die_with, live_on
 
-PR_SET_PDEATHSIG: Final = 1
 PR_SET_NAME: Final = 15
 CHILDREN_END_S: Final = 4.5
 """Time that the children get to end by themselves after the supervisor has gone."""
@@ -39,7 +38,8 @@ def open_log(log: Path) -> BinaryIO:
     try:
         return log.open("ab")
     except OSError as error:
-        print(f"{log} cannot be written: {error.strerror}; what belongs there follows here", file=sys.stderr)
+        with contextlib.suppress(OSError):  # a disk that is full is so for both
+            print(f"{log} cannot be written: {error.strerror}; what belongs there follows here", file=sys.stderr)
         return os.fdopen(os.dup(2), "ab")
 
 
@@ -84,7 +84,7 @@ class Zygote:
         self._starting = starting
         self._log = log
         self._children: dict[int, ChildProcess] = {}
-        self._answers: asyncio.Queue[int] = asyncio.Queue()
+        self._answers: asyncio.Queue[ChildProcess | str] = asyncio.Queue()  # or why there is no child
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
 
@@ -100,7 +100,7 @@ class Zygote:
         return zygote
 
     async def fork(self, request: dict[str, Any], log: Path) -> ChildProcess:
-        """A new child that runs the node that `request` describes.
+        """A new child that runs the node that `request` describes; one that could not be made has ended already.
 
         Raises:
             ConnectionError: the zygote is gone.
@@ -116,7 +116,8 @@ class Zygote:
             await asyncio.wait({answer, self._reading}, return_when=asyncio.FIRST_COMPLETED)
             if not answer.done():
                 raise ConnectionError("the zygote is gone")
-            return self._children[answer.result()]
+            made = answer.result()
+            return made if isinstance(made, ChildProcess) else _never_made(made, log)
         finally:
             answer.cancel()
 
@@ -140,17 +141,29 @@ class Zygote:
     def _note_own_end(self, pidfd: int) -> None:
         asyncio.get_running_loop().remove_reader(pidfd)
         os.close(pidfd)
-        if said := self._starting.words():
-            with open_log(self._log) as file:
-                file.write(said)
+        with contextlib.suppress(OSError):  # a full disk must not hide that it has ended
+            if said := self._starting.words():
+                with open_log(self._log) as file:
+                    file.write(said)
         self.process.note_end(self._starting.process.wait())
 
     def _take(self, message: dict[str, Any]) -> None:
         if "status" in message:
             self._children[message["pid"]].note_end(os.waitstatus_to_exitcode(message["status"]))
+        elif "failed" in message:
+            self._answers.put_nowait(message["failed"])
         else:
-            self._children[message["pid"]] = ChildProcess(message["pid"])
-            self._answers.put_nowait(message["pid"])
+            child = self._children[message["pid"]] = ChildProcess(message["pid"])
+            self._answers.put_nowait(child)
+
+
+def _never_made(why: str, log: Path) -> ChildProcess:
+    """Stands for a child that the system had no room for: it has failed, and its log says why."""
+    with contextlib.suppress(OSError), open_log(log) as file:
+        file.write(f"no process could be made for this node: {why}\n".encode())
+    child = ChildProcess(0)
+    child.note_end(EXIT_INTERNAL)
+    return child
 
 
 def serve(control_fd: int, run_node: RunNode) -> None:
@@ -160,8 +173,7 @@ def serve(control_fd: int, run_node: RunNode) -> None:
         control_fd: the socket to the supervisor.
         run_node: runs a requested node in the child and returns its exit code.
     """
-    for number in (signal.SIGINT, signal.SIGTERM):  # sent to all processes of a run: its end would kill its children
-        signal.signal(number, signal.SIG_IGN)
+    live_on()  # from here on the children are given time when the supervisor is gone
     gc.freeze()  # the collector would touch, and so copy, every page that the children share
     control = socket.socket(fileno=control_fd)
     children: dict[int, int] = {}
@@ -186,11 +198,31 @@ def serve(control_fd: int, run_node: RunNode) -> None:
                 if "request" not in asked:
                     _write_to(asked["log"])
                     continue
-                pid = _fork(control, children, asked, run_node)
-                pidfd = os.pidfd_open(pid)
+                try:
+                    pidfd, pid = _fork_watched(control, children, asked, run_node)
+                except OSError as error:
+                    _tell(control, {"failed": error.strerror})
+                    continue
                 children[pidfd] = pid
                 poll.register(pidfd, select.POLLIN)
                 _tell(control, {"pid": pid})
+
+
+def _fork_watched(
+    control: socket.socket, children: dict[int, int], asked: dict[str, Any], run_node: RunNode
+) -> tuple[int, int]:
+    """A descriptor that tells of a new child's end, and the child.
+
+    Raises:
+        OSError: the system has no process or no descriptor left for it; there is no child.
+    """
+    pid = _fork(control, children, asked, run_node)
+    try:
+        return os.pidfd_open(pid), pid
+    except OSError:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        raise
 
 
 def _fork(control: socket.socket, children: dict[int, int], asked: dict[str, Any], run_node: RunNode) -> int:
@@ -208,8 +240,9 @@ def _fork(control: socket.socket, children: dict[int, int], asked: dict[str, Any
     except BaseException:  # here the process ends
         traceback.print_exc()
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):  # a disk is full, or the node has closed it
+                stream.flush()
         os._exit(code)
 
 
@@ -217,11 +250,8 @@ def _become_node(parent: int, name: str, log: str) -> None:
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    libc = ctypes.CDLL(None)
-    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    libc.prctl(PR_SET_NAME, name.encode())
-    if os.getppid() != parent:
-        os._exit(EXIT_INTERNAL)  # the zygote died before the child could ask to die with it
+    die_with(parent)
+    ctypes.CDLL(None).prctl(PR_SET_NAME, name.encode())
     _write_to(log)
 
 
@@ -237,7 +267,7 @@ def _report_end(control: socket.socket, pidfd: int, pid: int) -> None:
     _tell(control, {"pid": pid, "status": status})
 
 
-def _tell(control: socket.socket, message: dict[str, int]) -> None:
+def _tell(control: socket.socket, message: dict[str, Any]) -> None:
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the supervisor is gone; the loop sees that next
         control.sendall(json.dumps(message).encode() + b"\n")
 

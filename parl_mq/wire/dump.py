@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from parl_mq.errors import WireError
 from parl_mq.wire.codec import Frame, unpacked
 
 MAX_ITEMS: Final = 6
@@ -18,9 +19,14 @@ def in_words(header: Frame) -> str:
     """
     fields = unpacked(header)
     arrays = fields.pop("arrays", [])
+    if not isinstance(arrays, list):
+        raise WireError(f"its arrays are {arrays!r:.100}")
     kind = str(fields.pop("kind", "without a kind"))
-    told = [f"{name}={_short(value)}" for name, value in fields.items() if value is not None]
-    return " ".join([kind, *told, *(_array(row) for row in arrays if isinstance(row, list))])
+    try:
+        told = [f"{name}={_short(value)}" for name, value in fields.items() if value is not None]
+        return " ".join([kind, *told, *(_array(row) for row in arrays if isinstance(row, list))])
+    except RecursionError as error:
+        raise WireError("the header is nested too deep to be told") from error
 
 
 def _array(row: list[Any]) -> str:

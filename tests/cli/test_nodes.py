@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from parl_mq.cli import nodes
-from parl_mq.errors import UsageError
+from parl_mq.errors import EXIT_INTERRUPTED, UsageError
 from parl_mq.services import keyring
+from tests.cli.command import run_command
 
 
 def test_node_alone_reads_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,3 +52,15 @@ def test_keys_that_the_hub_has_made_are_read_where_nothing_may_be_written(
     for name in ("mkdir", "open"):
         monkeypatch.setattr(keyring.os, name, refuse)
     assert keys_of_server() == made
+
+
+@pytest.mark.parametrize("place", ["parl_mq.cli.let_readers_leave", "parl_mq.config.loader.preset_names"])
+def test_ctrl_c_while_a_command_gets_ready_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: str
+) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(place, interrupted)
+    assert run_command(monkeypatch, "presets") == EXIT_INTERRUPTED
+    assert capsys.readouterr().err == "parl-mq: interrupted\n"

@@ -116,3 +116,11 @@ def test_a_snapshot_that_cannot_be_written_names_its_file(
 ) -> None:
     assert run_command(monkeypatch, "replay", "snapshot", str(run_dir), str(tmp_path / "no" / "rows")) == EXIT_CONFIG
     assert f"{tmp_path / 'no' / 'rows'} cannot be written: No such file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("folder", [".", "/", ".."])
+def test_a_snapshot_does_not_take_the_place_of_a_folder(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], folder: str
+) -> None:
+    assert run_command(monkeypatch, "replay", "snapshot", str(run_dir), folder) == EXIT_CONFIG
+    assert f"{folder} cannot be written: Is a directory" in capsys.readouterr().err

@@ -180,6 +180,17 @@ def test_captured_messages_are_one_line_each(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out == ""
 
 
+def test_a_damaged_capture_is_told_as_far_as_it_is_whole(tmp_path, monkeypatch, capsys):
+    for moment_s in (0.5, 1e30):
+        capture = Capture(tmp_path / "c", lambda: moment_s)  # noqa: B023  (called within the round)
+        capture.note(encode(hello("actor")), sent=True, endpoint="ipc:///x/hub")
+        capture.close()
+    assert run_command(monkeypatch, "wire", "dump", str(tmp_path / "c")) == EXIT_CONFIG
+    told = capsys.readouterr()
+    assert len(told.out.splitlines()) == 1
+    assert told.err == f"parl-mq: {tmp_path / 'c'} is damaged: message 2: time is 1e+30, slab_bytes 0\n"
+
+
 def test_top_prints_plain_pictures_where_stdout_is_no_terminal(directory, hub_at_work, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
     assert run_command(monkeypatch, "top", str(directory.path), "--every", "0.1", "--count", "2") == EXIT_OK

@@ -1,5 +1,7 @@
 """Captures of messages, written and read."""
 
+import json
+
 import pytest
 
 from parl_mq.errors import RecordError
@@ -29,11 +31,53 @@ def test_a_process_that_starts_again_adds_to_the_file(tmp_path):
     assert [message.header for message in read_capture(tmp_path / "c")] == [b"one", b"two"]
 
 
-def test_a_message_that_was_cut_short_ends_the_capture(tmp_path):
+def headers_until_refused(path, match):
+    """The headers of the whole messages in front of a damaged one."""
+    headers = []
+    with pytest.raises(RecordError, match=match):
+        headers.extend(message.header for message in read_capture(path))  # what came before the error is kept
+    return headers
+
+
+@pytest.mark.parametrize("num_cut", [1, 4, 7, 8, 60])
+def test_a_message_that_was_cut_short_is_told_of_behind_the_whole_ones(tmp_path, num_cut):
     path = tmp_path / "c"
     written(path, [b"one"], [b"two"])
-    path.write_bytes(path.read_bytes()[:-1])
-    assert [message.header for message in read_capture(path)] == [b"one"]
+    path.write_bytes(path.read_bytes()[:-num_cut])
+    assert headers_until_refused(path, "/c is damaged: message 2: it is cut short") == [b"one"]
+
+
+def test_a_length_that_no_capture_can_have_is_damage(tmp_path):
+    path = tmp_path / "c"
+    written(path, [b"one"])
+    path.write_bytes(path.read_bytes() + b"\xff" * 100)
+    assert headers_until_refused(path, "/c is damaged: message 2: it is cut short, or its length is wrong") == [b"one"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("time", 1e30),
+        ("time", "a"),
+        ("time", float("nan")),
+        ("time", None),
+        ("time", -1),
+        ("slab_bytes", "x"),
+        ("slab_bytes", -1),
+        ("slab_bytes", True),
+        ("sent", 1),
+        ("endpoint", 3),
+        ("peer", []),
+    ],
+)
+def test_what_goes_with_a_message_is_checked_and_named(tmp_path, field, value):
+    path = tmp_path / "c"
+    written(path, [b"one"])
+    about = {"time": 5.0, "sent": True, "endpoint": "e", "peer": "", "slab_bytes": 0, field: value}
+    parts = [json.dumps(about).encode(), b"two"]
+    damaged = b"".join(len(part).to_bytes(4, "little") + part for part in parts)
+    path.write_bytes(path.read_bytes() + damaged)
+    assert headers_until_refused(path, f"/c is damaged: message 2: .*{field} ") == [b"one"]
 
 
 def test_a_capture_has_a_largest_size(tmp_path, monkeypatch):

@@ -261,3 +261,19 @@ def test_counts_of_another_ratio_say_only_how_many_rows_there_were() -> None:
     assert other.may_draw(8, num_live=1)  # 16 rows were stored before
     other.catch_up(16)
     assert other.num_inserted == 0
+
+
+@pytest.mark.parametrize("word", range(NUM_WORDS))
+def test_counts_that_are_damaged_begin_anew_and_that_is_said(caplog: pytest.LogCaptureFixture, word: int) -> None:
+    words = np.zeros(NUM_WORDS, np.int64)
+    first = RatioLimiter(2.0, 40.0, 10, words=words)
+    first.note_inserted(30)
+    first.note_drawn(8)
+    first.note_inserted(4)
+    words[word] ^= 1 << 40
+    caplog.set_level("INFO")
+    again = RatioLimiter(2.0, 40.0, 10, words=words)
+    again.catch_up(34)
+    assert again.counts == (34, 0, 0)
+    assert again.may_draw(8, num_live=34)
+    assert "anew" in caplog.text

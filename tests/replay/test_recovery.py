@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -23,6 +24,7 @@ import pytest
 from parl_mq.errors import MemoryRefused, RingRefused, exit_code_of
 from parl_mq.replay import ring_files
 from parl_mq.replay._commits import NUM_SENDERS, PLANS_AT, RECORDS_AT, SENDERS_AT
+from parl_mq.replay.limiter import NUM_WORDS, RatioLimiter
 from parl_mq.replay.mapping import HEADER_BYTES
 from parl_mq.replay.ring import Ring
 from parl_mq.replay.senders import SenderMark
@@ -221,11 +223,12 @@ def test_a_kill_while_a_ring_is_repaired_does_no_harm(in_memory: Path, monkeypat
     for number in range(8):
         table.insert(message(number), sender=mark(number))
     images = recorded_insert(table, 8)
-    table.close(remove=False)
+    left = copy_of(in_memory / "ring", in_memory / "left")
+    table.close()
     (copied,) = [image for name, image in images if name == "scatter"][:1]
     evicted = next(image for name, image in images if name == "evict")
     for start in (copied, evicted):
-        wanted = opened_rows(copy_of(in_memory / "ring", in_memory / "copy", start))
+        wanted = opened_rows(copy_of(left, in_memory / "copy", start))
         steps: list[tuple[str, npt.NDArray[np.uint8]]] = [("start", start)]
         part = Ring._go_on
 
@@ -240,11 +243,11 @@ def test_a_kill_while_a_ring_is_repaired_does_no_harm(in_memory: Path, monkeypat
 
         with monkeypatch.context() as patched:
             patched.setattr(Ring, "_go_on", go_on)
-            assert opened_rows(copy_of(in_memory / "ring", in_memory / "copy", start)) == wanted
+            assert opened_rows(copy_of(left, in_memory / "copy", start)) == wanted
         assert {"log.reserve", "rows.bury", "log.commit"} <= {name for name, _ in steps}
         for (_, old), (name, new) in pairwise(steps):
             for image in cuts(name, old, new, rng):
-                assert opened_rows(copy_of(in_memory / "ring", in_memory / "copy", image)) == wanted
+                assert opened_rows(copy_of(left, in_memory / "copy", image)) == wanted
 
 
 def opened_rows(directory: Path) -> tuple[dict[int, Any], SenderMark | None]:
@@ -366,6 +369,41 @@ def flip(path: Path, byte: int, bit: int = 0) -> None:
         file.write(bytes([old ^ (1 << bit)]))
 
 
+UNUSED: Final = range(160, 192)
+"""Bytes of the head that nothing is kept in."""
+
+
+def used_ring(directory: Path, *, is_killed: bool) -> Path:
+    """A ring of which every field of the head says something."""
+    table = open_table(directory)
+    for number in range(5):
+        table.insert(message(number), sender=mark(number))
+        table.update_priorities(table.draw(4).keys, np.ones(4))
+    limits = limiter_of(table)
+    limits.note_drawn(20)
+    limits.note_inserted(len(table.insert(message(1), sender=mark(5))))
+    table.update_priorities(table.draw(2).keys, np.array([5.0, 5.0]))  # above the maximum of the newest commit
+    killed = copy_of(directory, directory.with_name("killed")) if is_killed else directory
+    table.close(remove=is_killed)
+    return killed
+
+
+def limiter_of(table: Table) -> RatioLimiter:
+    limits = RatioLimiter(2.0, 40.0, 1, words=table.words[:NUM_WORDS])
+    limits.catch_up(table.counts.inserted)
+    return limits
+
+
+def everything(directory: Path) -> tuple[Any, Any]:
+    """What no damage to a head may change, and what may begin anew."""
+    table = open_table(directory)
+    limits, counts = limiter_of(table), table.counts
+    lasting = live_rows(table), table.sender("actor-0"), counts.inserted, counts.evicted, limits.counts.arrived
+    found = lasting, (table.max_magnitude, counts, limits.counts)
+    table.close()
+    return found
+
+
 class TestDamage:
     @pytest.mark.parametrize(
         ("byte", "field"),
@@ -380,12 +418,58 @@ class TestDamage:
             (60, "shard"),
             (72, "reserved"),
             (96, "newest"),
+            (104, "max_magnitude"),
+            (112, "counts"),
+            (192, "words"),
         ],
     )
     def test_each_field_of_the_head_is_checked(self, tmp_path: Path, byte: int, field: str) -> None:
         full_ring(tmp_path)
         flip(tmp_path / "test.000.ring", byte, 1)
         refused(tmp_path, f"test.000.ring: .*{field}")
+
+    @pytest.mark.parametrize("start", range(0, RECORDS_AT, 8))
+    def test_no_bit_of_the_head_of_a_closed_ring_changes_unnoticed(self, in_memory: Path, start: int) -> None:
+        ring = used_ring(in_memory / "ring", is_killed=False)
+        wanted = everything(copy_of(ring, in_memory / "copy"))
+        for byte in range(start, start + 8):
+            copy = copy_of(ring, in_memory / "copy")
+            flip(copy / "test.000.ring", byte, byte % 8)
+            if byte in UNUSED:
+                assert everything(copy) == wanted
+            else:
+                with pytest.raises(RingRefused, match=r"test.000.ring: field '\w+' of its head is"):
+                    open_table(copy)
+
+    @pytest.mark.parametrize("start", range(0, RECORDS_AT, 8))
+    def test_a_bit_of_the_head_of_a_killed_ring_that_has_changed_is_named_or_does_no_harm(
+        self, in_memory: Path, caplog: pytest.LogCaptureFixture, start: int
+    ) -> None:
+        ring = used_ring(in_memory / "ring", is_killed=True)
+        rows, wanted = everything(copy_of(ring, in_memory / "copy"))
+        caplog.set_level("INFO")
+        for byte in range(start, start + 8):
+            copy = copy_of(ring, in_memory / "copy")
+            flip(copy / "test.000.ring", byte, byte % 8)
+            caplog.clear()
+            with contextlib.suppress(RingRefused):
+                found_rows, found = everything(copy)
+                assert found_rows == rows
+                assert found == wanted or re.search("damaged, or w|samples_per_insert was", caplog.text), byte
+
+    def test_a_maximum_that_is_damaged_falls_to_that_of_the_newest_commit(
+        self, in_memory: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        ring = used_ring(in_memory / "ring", is_killed=True)
+        flip(ring / "test.000.ring", 111, 3)
+        table = open_table(ring)
+        assert table.max_magnitude == 2.0
+        assert "field 'max_magnitude' of its head is damaged" in caplog.text
+        table.update_priorities(table.draw(1).keys, np.array([7.0]))
+        table.close(remove=False)
+        again = open_table(ring)
+        assert again.max_magnitude == 7.0
+        again.close()
 
     @pytest.mark.parametrize("bit", range(0, 1024, 37))
     def test_a_flipped_bit_in_the_newest_commit_record_is_told_from_a_kill(self, tmp_path: Path, bit: int) -> None:
@@ -416,14 +500,13 @@ class TestDamage:
         refused(tmp_path, "entry 0 of its table of senders")
 
     def test_the_newest_senders_entry_is_written_again(self, tmp_path: Path) -> None:
-        table = open_table(tmp_path)
+        table = open_table(tmp_path / "ring")
         table.insert(message(0), sender=mark(0))
-        image = bytes_of(table._rings[0])
-        table.close(remove=False)
-        (tmp_path / "test.000.ring").write_bytes(image.tobytes())
+        killed = copy_of(tmp_path / "ring", tmp_path / "killed")
+        table.close()
         for byte in (0, 16, 24, 48, 56):
-            flip(tmp_path / "test.000.ring", SENDERS_AT + byte)
-        again = open_table(tmp_path)
+            flip(killed / "test.000.ring", SENDERS_AT + byte)
+        again = open_table(killed)
         assert again.sender("actor-0") == mark(0)
         again.close()
 
@@ -687,6 +770,10 @@ def check_stored(table: Table, by_shard: list[dict[int, list[tuple[int, int]]]],
     assert table.counts.inserted == num_inserted
 
 
+class Killed(Exception):
+    """Nothing after it happens."""
+
+
 @pytest.mark.parametrize("num_removed", [0, 1, 2, 3])
 def test_a_kill_while_a_ring_is_removed_leaves_all_of_it_or_nothing(
     in_memory: Path, monkeypatch: pytest.MonkeyPatch, num_removed: int
@@ -701,15 +788,29 @@ def test_a_kill_while_a_ring_is_removed_leaves_all_of_it_or_nothing(
 
     def unlink_until_killed(path: Path, missing_ok: bool = False) -> None:
         if len(removed) == num_removed:
-            raise InterruptedError
+            raise Killed
         removed.append(path)
         unlink(path, missing_ok)
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "unlink", unlink_until_killed)
-        with contextlib.suppress(InterruptedError):
+        with contextlib.suppress(Killed):
             table.close()
     assert len(removed) == num_removed
     table = open_table(in_memory, settings)
     assert live_rows(table) == (rows if num_removed == 0 else {})
     table.close()
+
+
+@pytest.mark.parametrize("remove", [False, True])
+def test_a_ring_that_cannot_be_closed_or_removed_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, remove: bool
+) -> None:
+    table = open_table(tmp_path)
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "unlink" if remove else "replace", full)
+    with pytest.raises(RingRefused, match=f"{tmp_path}: its ring cannot be .*: No space left on device"):
+        table.close(remove=remove)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -134,13 +135,22 @@ class TestInspection:
     def test_a_tail_that_nothing_has_planned_is_refused_and_no_row_passed_over(
         self, table: Table, tmp_path: Path
     ) -> None:
-        table.close(remove=False)
-        path = tmp_path / "ring" / "test.000.ring"
+        shutil.copytree(tmp_path / "ring", tmp_path / "killed")
+        table.close()
+        path = tmp_path / "killed" / "test.000.ring"
         head = np.memmap(path, np.int64, mode="r+", shape=(HEADER_BYTES // 8,))
         head[8 + TAIL] += 1
         head.flush()
-        with RingView(tmp_path / "ring", "test") as view, pytest.raises(RingRefused, match="'tail' of its head"):
+        with RingView(tmp_path / "killed", "test") as view, pytest.raises(RingRefused, match="'tail' of its head"):
             inspect_ring(view)
+
+    def test_a_closed_ring_whose_head_has_changed_is_refused_by_the_field(self, table: Table, tmp_path: Path) -> None:
+        table.close(remove=False)
+        head = np.memmap(tmp_path / "ring" / "test.001.ring", np.int64, mode="r+", shape=(HEADER_BYTES // 8,))
+        head[24] += 1
+        head.flush()
+        with pytest.raises(RingRefused, match=r"test.001.ring: field 'words' of its head is \[1, .* and was \[0, "):
+            RingView(tmp_path / "ring", "test")
 
     def test_the_description_has_the_settings_that_the_ring_was_opened_with_last(self, tmp_path: Path) -> None:
         open_table(tmp_path).close(remove=False)

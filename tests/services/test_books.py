@@ -108,9 +108,21 @@ def test_what_a_ring_was_found_with_may_come_late_and_takes_nothing_back():
     books = RowBooks()
     books.note_actor(A, counters(10, 10))
     account(books, 10)
-    books.note_found("replay-0", "r", [(digest_of(A[0]).hex(), A[1], 4), (digest_of(A[0]).hex(), A[1] + 7, 3)])
+    books.note_accounts("replay-0", "r", [], [(digest_of(A[0]).hex(), A[1], 4), (digest_of(A[0]).hex(), A[1] + 7, 3)])
     books.end(A, in_order=True)
     assert books.counts() == RowCounts(sent=10, acknowledged=10, stored=10)
+
+
+@pytest.mark.parametrize("kept", [0, 6, 10])
+def test_of_a_ring_that_was_restored_only_those_rows_are_lost_that_it_lacks(kept):
+    books = RowBooks()
+    books.note_actor(A, counters(10, 10))
+    books.end(A, in_order=False)
+    account(books, 10)
+    found = [(digest_of(A[0]).hex(), A[1], kept)]
+    assert books.note_accounts("replay-0", "restored", [], found) == 10 - kept
+    assert books.note_accounts("replay-0", "restored", [], found) == 0  # it may be told twice
+    assert books.counts() == RowCounts(sent=10, acknowledged=10, stored=kept, lost=10 - kept)
 
 
 def test_the_same_ring_after_a_restart_has_lost_nothing():

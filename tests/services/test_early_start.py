@@ -1,12 +1,18 @@
 """What a run has before it is known which run it is, and the zygote that is taken from it."""
 
+import asyncio
+import contextlib
 import os
+import resource
+import subprocess
+import sys
 
 import psutil
 import pytest
 
-from parl_mq.errors import EXIT_USAGE
+from parl_mq.errors import EXIT_INTERNAL, EXIT_USAGE
 from parl_mq.services import early_start
+from parl_mq.services import zygote as zygote_module
 from parl_mq.services.early_start import EarlyStart
 from parl_mq.services.nursery import Nursery
 from parl_mq.services.zygote import Zygote
@@ -32,6 +38,23 @@ def test_what_nobody_has_taken_ends_with_it():
     early.close()  # again: nothing
 
 
+def test_a_zygote_ends_with_its_starter_while_it_is_still_importing(tmp_path):
+    (tmp_path / "torch.py").write_text("import time; time.sleep(60)")
+    script = (
+        "import os; from parl_mq.services.early_start import EarlyStart;"
+        "print(EarlyStart()._zygotes['torch'].process.pid, flush=True); os.kill(os.getpid(), 9)"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, stdout=subprocess.PIPE, check=False)
+    assert ended.returncode == -9
+    with contextlib.suppress(psutil.NoSuchProcess):
+        zygote = psutil.Process(int(ended.stdout))
+        try:
+            zygote.wait(timeout=20)
+        except psutil.TimeoutExpired:
+            zygote.kill()
+            raise
+
+
 async def test_a_zygote_that_fails_says_why_in_its_log(monkeypatch, tmp_path):
     monkeypatch.setattr(early_start, "ZYGOTE_MODULE", "parl_mq.nothing")
     log = tmp_path / "zygote.log"
@@ -42,6 +65,38 @@ async def test_a_zygote_that_fails_says_why_in_its_log(monkeypatch, tmp_path):
             await zygote.fork({}, tmp_path / "actor-0.log")
         await zygote.close()
     assert "No module named parl_mq.nothing" in log.read_text()
+
+
+async def test_that_a_zygote_has_ended_is_known_where_its_last_words_cannot_be_written(monkeypatch, tmp_path):
+    def full(log):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(early_start, "ZYGOTE_MODULE", "parl_mq.nothing")
+    monkeypatch.setattr(zygote_module, "open_log", full)
+    with EarlyStart() as early:
+        zygote = await Zygote.take_over(early.take_zygote("torch"), tmp_path / "zygote.log")
+        assert await asyncio.wait_for(zygote.process.wait(), 10) == 1
+        await zygote.close()
+
+
+async def test_a_node_for_which_there_is_no_process_fails_and_its_zygote_goes_on(tmp_path):
+    with EarlyStart() as early:
+        nodes = nursery(early, tmp_path)
+        zygote = await nodes.start()
+        await (await nodes.fork(replay_request())).process.wait()
+        pid = zygote.process.pid
+        limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, limits[1]))
+        child = await nodes.fork(replay_request())
+        assert await child.process.wait() == EXIT_INTERNAL
+        assert "no process could be made for this node: Too many open files" in child.last_words()
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
+        child = await nodes.fork(replay_request())
+        assert await child.process.wait() == EXIT_USAGE
+        assert psutil.Process(pid).children() == []
+        zygote.send_signal(9)
+        await zygote.process.wait()
+        await nodes.close()
 
 
 async def test_a_forked_node_says_what_it_has_to_say_in_its_own_log_and_ends_with_its_own_code(tmp_path):

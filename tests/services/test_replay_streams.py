@@ -6,6 +6,8 @@ from contextlib import asynccontextmanager
 from parl_mq.net.memory_channel import MemoryNetwork
 from parl_mq.services.replay_streams import ReplayStreams
 from parl_mq.services.runtime import StopSignal
+from parl_mq.wire.codec import encode
+from parl_mq.wire.messages import SayHello
 from tests.services.builders import attach, fragments, small_config, until
 from tests.services.desks import DeskNode
 
@@ -108,3 +110,17 @@ async def test_rows_that_are_given_up_are_counted_over_all_nodes():
         await scene.insert()
         scene.streams.abandon()
         assert (scene.count("abandoned"), scene.streams.unacknowledged_rows) == (2 * ROWS, 0)
+
+
+async def test_a_node_that_does_not_know_the_actor_any_more_gets_nothing_new_until_it_does():
+    async with sending(index=0) as scene:
+        home = scene.nodes[0]
+        home.is_silent = True
+        [peer] = home.desk._clients
+        home.server.try_send(peer, encode(SayHello()))
+        await scene.are_up(1)
+        await scene.insert()
+        await until(lambda: scene.count("acknowledged") == ROWS)
+        assert scene.live == [0, ROWS]
+        home.wake()
+        await scene.are_up(2)

@@ -192,7 +192,11 @@ def test_rows_that_do_not_fit_the_run_are_refused_and_nothing_is_made(runs, tmp_
     make_ring_directory(runs.node, "one", "replay-0").rmdir()
     config, path, expected, words = runs.config, tmp_path / "rows", ConfigError, ""
     if fault == "settings":
-        config, words = small_config(f"node.ring_directory={runs.node.ring_directory}", "replay.alpha=0.1"), "alpha"
+        config = small_config(f"node.ring_directory={runs.node.ring_directory}", "replay.alpha=0.1", "replay.nodes=2")
+        words = (
+            r"rows: its rows were stored with replay\.buffer_size / replay\.nodes = 100, replay\.alpha = 0\.6; the run "
+            r"has replay\.buffer_size / replay\.nodes = 50, replay\.alpha = 0\.1"
+        )
     elif fault == "columns":
         runs.remember(directory, "one", OTHER_SPEC)
         words = "columns are not those of the run"
@@ -206,6 +210,15 @@ def test_rows_that_do_not_fit_the_run_are_refused_and_nothing_is_made(runs, tmp_
     assert runs.names() == []
 
 
+def test_rows_move_into_a_run_of_another_gamma(runs, tmp_path):
+    directory = runs.run()
+    table = runs.table(directory)
+    snapshot_run(directory, runs.node, tmp_path / "rows", name=None)
+    table.close()
+    config = small_config(f"node.ring_directory={runs.node.ring_directory}", "algorithm.gamma=0.5")
+    assert restore_run(directory, config, tmp_path / "rows", name=None, fresh=False).num_live == 4
+
+
 def test_rows_are_not_moved_into_a_run_that_goes_on(runs, tmp_path):
     directory = runs.run()
     with directory.held(), pytest.raises(CodedError, match="another command"):
@@ -213,12 +226,44 @@ def test_rows_are_not_moved_into_a_run_that_goes_on(runs, tmp_path):
 
 
 def test_a_resume_with_settings_that_its_rows_do_not_have_is_refused_by_the_settings_names(runs):
-    runs.left(runs.run())
-    check_rings(runs.config, "one")
+    directory = runs.run()
+    runs.left(directory)
+    check_rings(runs.config, directory)
     other = runs.config.model_copy(update={"replay": runs.config.replay.model_copy(update={"tree_arity": 16})})
     with pytest.raises(ConfigError, match=r"other settings: replay\.tree_arity = 8; give the same ones, or remove"):
-        check_rings(other, "one")
-    check_rings(other, "two")
+        check_rings(other, directory)
+    runs.remember(directory, "two")
+    check_rings(other, directory)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said", "keys"),
+    [
+        ({"nodes": 2}, r"replay\.nodes = 1; give", ("replay.nodes",)),
+        ({"buffer_size": 90}, r"replay\.buffer_size = 100; give", ("replay.buffer_size",)),
+        (
+            {"nodes": 2, "buffer_size": 90, "eps": 0.5},
+            r"replay\.buffer_size = 100, replay\.nodes = 1, replay\.eps = 1e-06; give",
+            ("replay.buffer_size", "replay.nodes", "replay.eps"),
+        ),
+    ],
+)
+def test_what_differs_is_named_and_nothing_else(runs, changed, said, keys):
+    directory = runs.run()
+    runs.left(directory)
+    other = runs.config.model_copy(update={"replay": runs.config.replay.model_copy(update=changed)})
+    with pytest.raises(ConfigError, match=f"other settings: {said}") as refused:
+        check_rings(other, directory)
+    assert refused.value.keys == keys
+
+
+def test_a_ring_of_settings_that_its_run_never_had_is_refused_by_its_own(runs):
+    directory = runs.run()
+    runs.left(directory)
+    other = runs.config.model_copy(update={"replay": runs.config.replay.model_copy(update={"nodes": 2})})
+    directory.write_config(other)
+    with pytest.raises(ConfigError, match=r"other settings: replay\.buffer_size / replay\.nodes = 100; give"):
+        check_rings(other, directory)
 
 
 def test_every_setting_of_a_table_that_rows_depend_on_has_a_name_in_the_settings_of_a_run(runs):

@@ -60,11 +60,17 @@ FULL = Path("/dev/full")
 """A file on a full disk."""
 
 
-def test_a_full_disk_is_told_by_the_name_of_the_file_and_leaves_no_part(tmp_path):
+def test_a_full_disk_is_told_by_the_name_of_the_file_and_leaves_no_part(tmp_path, monkeypatch):
     (tmp_path / "lines").symlink_to(FULL)
     with pytest.raises(DiskError, match=r"lines cannot be written: No space left on device"):
         append_line(tmp_path / "lines", "{}")
-    (tmp_path / f".text.{os.getpid()}").symlink_to(FULL)
+    open_file = os.open
+
+    def open_on_full_disk(name, flags, mode=0o777):
+        os.close(open_file(name, flags, mode))
+        return open_file(FULL, os.O_WRONLY)
+
+    monkeypatch.setattr(os, "open", open_on_full_disk)
     with pytest.raises(DiskError, match=r"text cannot be written: No space left on device"):
         write_atomically(tmp_path / "text", "new")
     assert [path.name for path in tmp_path.iterdir()] == ["lines"]

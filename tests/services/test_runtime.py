@@ -1,11 +1,13 @@
 """What stands around a service: the stop, the work thread, exit codes, the lifeline."""
 
 import asyncio
+import gc
 import logging
 import os
 import signal
 import sys
 import threading
+import weakref
 
 import pytest
 
@@ -33,10 +35,12 @@ from tests.services.builders import soon
 
 @pytest.fixture(autouse=True)
 def restored():
-    """A service sets logging and the switch interval of its process, which here is that of all tests."""
+    """A service sets logging, the switch interval and more of its process, which here is that of all tests."""
     interval, handlers, level = sys.getswitchinterval(), logging.root.handlers[:], logging.root.level
+    threshold = gc.get_threshold()
     yield
     sys.setswitchinterval(interval)
+    gc.set_threshold(*threshold)
     logging.root.handlers[:] = handlers
     logging.root.setLevel(level)
 
@@ -47,6 +51,21 @@ def run(service, loop="uvloop", **options):
 
 async def forever():
     await asyncio.get_running_loop().create_future()
+
+
+def test_what_is_left_in_cycles_goes_while_a_service_runs():
+    class Cycle:
+        def __init__(self):
+            self.itself = self
+
+    async def service(stop):
+        alive = weakref.WeakSet()
+        for _ in range(20_000):
+            alive.add(Cycle())
+        return len(alive)
+
+    gc.set_threshold(100_000)  # as right for a start
+    assert run(service) < 10_000
 
 
 # The stop

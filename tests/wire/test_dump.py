@@ -31,7 +31,14 @@ def test_long_values_are_cut():
     assert len(told) < 200
 
 
-@pytest.mark.parametrize("header", [b"", b"\xff", msgpack.packb([1])])
+@pytest.mark.parametrize("name", ["text", "arrays"])
+def test_what_is_nested_very_deep_is_an_error(name):
+    header = msgpack.packb({name: []})[:-1] + 1000 * b"\x91" + b"\x00"
+    with pytest.raises(WireError, match="nested too deep"):
+        in_words(header)
+
+
+@pytest.mark.parametrize("header", [b"", b"\xff", msgpack.packb([1]), msgpack.packb({"arrays": 5})])
 def test_what_is_no_header_is_an_error(header):
     with pytest.raises(WireError):
         in_words(header)
