@@ -125,7 +125,7 @@ def _count(flag: str, text: str | None) -> int | None:
 
 def _num_gpus(config: RunConfig) -> int:
     """GPUs that have a learner each; 0 where learners are to compute on the CPU, and a plan says how many."""
-    from parl_mq.services.devices import Devices
+    from parl_mq.config.devices import Devices
 
     return 0 if config.node.device == "cpu" else Devices.here().num_learners
 

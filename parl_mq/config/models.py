@@ -5,6 +5,7 @@ The section `node` is local to each process and never sent; everything else is t
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -22,9 +23,11 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from parl_mq.config.devices import Devices
 from parl_mq.config.import_paths import import_path
 from parl_mq.spec import Column, TableSpec
 
+DEVICE: Final = r"auto|cpu|cuda(:\d+)?"
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
 IMPOSSIBLE: Final = "impossible"
@@ -249,7 +252,7 @@ class NodeConfig(Section):
         wandb_project: of a hub: figures also go to this project of Weights & Biases; None: they do not.
     """
 
-    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
+    device: Annotated[str, Field(json_schema_extra={"pattern": f"^({DEVICE})$"})] = "auto"
     threads: PositiveInt | None = None
     ring_directory: Path | None = None
     runtime_directory: Path | None = None
@@ -263,6 +266,14 @@ class NodeConfig(Section):
     metrics_host: str = "127.0.0.1"
     tensorboard: bool = True
     wandb_project: str | None = None
+
+    @field_validator("device")
+    @classmethod
+    def _name_devices(cls, value: str) -> str:
+        if re.fullmatch(DEVICE, value) is None:
+            reason = "must be auto, cpu, cuda or cuda:INDEX; on this machine there is: {there_is}"
+            raise PydanticCustomError("device", reason, {"there_is": str(Devices.here())})
+        return value
 
 
 def algorithm_settings(name: str) -> type[AlgorithmConfig]:

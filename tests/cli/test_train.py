@@ -13,6 +13,7 @@ import pytest
 
 import parl_mq
 from parl_mq.cli import main
+from parl_mq.config.devices import Devices, TorchBuild
 from parl_mq.config.models import RunConfig
 from parl_mq.errors import (
     EXIT_CONFIG,
@@ -24,7 +25,6 @@ from parl_mq.errors import (
     MemoryRefused,
     PeerTimeout,
 )
-from parl_mq.services.devices import Devices, TorchBuild
 from parl_mq.services.early_start import EarlyStart
 from parl_mq.services.run_directory import RunDirectory
 from parl_mq.services.run_memory import RunMemory
