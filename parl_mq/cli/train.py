@@ -43,7 +43,10 @@ def train(
     ] = None,
     advertise: options.Advertise = None,
     deterministic: Annotated[
-        bool, typer.Option("--deterministic", help="Go in lock step: runs of the same settings learn the same.")
+        bool,
+        typer.Option(
+            "--deterministic", help="Go in lock step up to stop.max_updates: the same settings learn the same."
+        ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, one line, to stdout.")] = False,
 ) -> None:

@@ -71,7 +71,8 @@ def check_run(config: RunConfig, *, reused_bytes: int = 0) -> TableSpec:
     devices = Devices.here()
     devices.check(config.node.device)
     check_fits(config, spec, reused=reused_bytes)
-    check_networks(config, spec, learns_on_gpu=config.node.device != "cpu" and devices.has_gpu)
+    learns_on_gpu = config.node.device != "cpu" and not config.deterministic and devices.has_gpu
+    check_networks(config, spec, learns_on_gpu=learns_on_gpu)
     return spec
 
 

@@ -122,7 +122,7 @@ def test_other_words_for_a_number_of_learners_are_refused(
 
 
 def test_deterministic_is_a_setting_too(fake_run: FakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert _main(monkeypatch, "train", "cartpole-dqn", "--deterministic") == 0
+    assert _main(monkeypatch, "train", "cartpole-dqn", "--deterministic", "--set", "stop.max_updates=9") == 0
     assert fake_run.config is not None
     assert fake_run.config.deterministic
 
