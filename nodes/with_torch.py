@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,5 @@ def run_node(request: dict[str, Any]) -> int:
     if request["role"] == "learner":
         exit_code = learner.main(options, Path(request["run_directory"]))
     else:
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # CUDA is asked for the first time after the fork, if ever
         exit_code = {"actor": actor, "evaluator": evaluator}[request["role"]].main(options)
     return exit_code

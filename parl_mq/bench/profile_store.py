@@ -14,9 +14,9 @@ from typing import Any, Final
 from parl_mq import __version__
 from parl_mq.bench.report import describe_machine
 from parl_mq.bench.split import ActorCost, LearnerCost, Profile, ReplayCost
+from parl_mq.config.devices import TorchBuild
 from parl_mq.config.models import RunConfig
 from parl_mq.errors import RecordError
-from parl_mq.services.devices import TorchBuild
 from parl_mq.services.files import write_atomically, writing
 
 WITHOUT_EFFECT: Final = frozenset({"preset", "seed", "stop"})

@@ -115,6 +115,9 @@ def learner(
     """Start a learner: it draws batches, updates the networks and publishes their weights."""
     node = _node("learner", hub, name, settings, lifeline_fd, join, key)
 
+    from parl_mq.config.devices import Devices
+
+    Devices.here().check(node.node.device)
     from parl_mq.nodes import learner as entry
 
     raise typer.Exit(entry.main(node, run_dir))

@@ -61,7 +61,10 @@ def train(
     ] = None,
     advertise: options.Advertise = None,
     deterministic: Annotated[
-        bool, typer.Option("--deterministic", help="Go in lock step: runs of the same settings learn the same.")
+        bool,
+        typer.Option(
+            "--deterministic", help="Go in lock step up to stop.max_updates: the same settings learn the same."
+        ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, one line, to stdout.")] = False,
 ) -> None:
@@ -152,7 +155,7 @@ def _count(flag: str, text: str | None) -> int | None:
 
 def _num_gpus(config: RunConfig) -> int:
     """GPUs that have a learner each; 0 where learners are to compute on the CPU, and a plan says how many."""
-    from parl_mq.services.devices import Devices
+    from parl_mq.config.devices import Devices
 
     return 0 if config.node.device == "cpu" else Devices.here().num_learners
 

@@ -6,6 +6,7 @@ The section `node` is local to each process and never sent; everything else is t
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -24,9 +25,11 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from parl_mq.config.devices import Devices
 from parl_mq.config.import_paths import import_path
 from parl_mq.spec import Column, TableSpec
 
+DEVICE: Final = r"auto|cpu|cuda(:\d+)?"
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
 IMPOSSIBLE: Final = "impossible"
@@ -229,8 +232,8 @@ class StopConfig(Section):
 
     Attributes:
         target_return: mean evaluation return that counts as reached; None: there is no target.
-        at_target: the run ends when the target is reached.
-        max_updates: learner updates at least; exactly so many in lock step.
+        at_target: the run ends when the target is reached; in lock step it goes on.
+        max_updates: learner updates.
         max_steps: environment steps of all actors at least; those under way when they are done are still taken, some
             hundreds, or a fiftieth.
         max_seconds: wall time since the command started.
@@ -269,7 +272,7 @@ class NodeConfig(Section):
         wandb_project: of a hub: figures also go to this project of Weights & Biases; None: they do not.
     """
 
-    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
+    device: Annotated[str, Field(json_schema_extra={"pattern": f"^({DEVICE})$"})] = "auto"
     threads: PositiveInt | None = None
     ring_directory: Path | None = None
     runtime_directory: Path | None = None
@@ -283,6 +286,14 @@ class NodeConfig(Section):
     metrics_host: str = "127.0.0.1"
     tensorboard: bool = True
     wandb_project: str | None = None
+
+    @field_validator("device")
+    @classmethod
+    def _name_devices(cls, value: str) -> str:
+        if re.fullmatch(DEVICE, value) is None:
+            reason = "must be auto, cpu, cuda or cuda:INDEX; on this machine there is: {there_is}"
+            raise PydanticCustomError("device", reason, {"there_is": str(Devices.here())})
+        return value
 
 
 def algorithm_settings(name: str) -> type[AlgorithmConfig]:
@@ -310,8 +321,8 @@ class RunConfig(Section):
         preset: name of the preset it came from, or of the file.
         seed: all random streams of the run derive from it.
         deterministic: actors, replay and learner go in lock step, so that a run repeats another one of the same
-            settings to the bit, on the same kind of CPU. It is slower, as all wait for each other, and ends with the
-            first failure.
+            settings to the bit, on the same kind of CPU, up to `stop.max_updates`. It is slower, as all wait for each
+            other, and ends with the first failure.
     """
 
     preset: str = "custom"
@@ -378,6 +389,19 @@ class RunConfig(Section):
         for key, number in (("learner.num_learners", several), ("replay.nodes", replay.nodes)):
             if self.deterministic and number > 1:
                 raise self._impossible(f"only one goes in lock step, not {number}", key, "deterministic")
+        if self.deterministic and self.stop.max_updates is None:
+            raise self._impossible(
+                "a run in lock step repeats up to a number of updates, after which it ends; set one",
+                "stop.max_updates",
+                "deterministic",
+            )
+        if self.deterministic and self.node.device.startswith("cuda"):
+            raise self._impossible(
+                f"{self.node.device} does not compute the same to the bit each time, as a run in lock step must; set "
+                "cpu, or leave it out",
+                "node.device",
+                "deterministic",
+            )
         if replay.buffer_size < batch:
             raise self._impossible(
                 f"{replay.buffer_size} is smaller than algorithm.batch_size = {batch}; raise it or lower the other",

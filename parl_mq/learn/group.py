@@ -14,6 +14,7 @@ import ctypes
 import os
 import re
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -27,6 +28,10 @@ from parl_mq.errors import GroupBroken
 
 CONNECT_S: Final = 15.0
 """In which all learners of a group must have met."""
+ATTEMPT_S: Final = 1.0
+"""So long the store is tried to be reached until it is seen whether the group was aborted."""
+MEET_AGAIN_S: Final = 0.02
+"""Between two looks at who has come."""
 NO_LIMIT: Final = timedelta(days=365)
 LOOK_AGAIN: Final = timedelta(seconds=0.25)
 """So long an operation is waited for until it is seen whether the group was aborted."""
@@ -84,7 +89,7 @@ class MeetingPoint:
 
     def __init__(self, host: str) -> None:
         """Opens it at a free port of this host's address `host`."""
-        listening = socket.create_server((host, 0))
+        listening = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
         self.address: tuple[str, int] = (host, listening.getsockname()[1])
         self._store = _tcp_store(self.address, fd=listening.detach())
 
@@ -100,26 +105,40 @@ class LearnerGroup:
         place: this learner's.
     """
 
-    def __init__(self, place: Place, *, host: str = "127.0.0.1", clock: Callable[[], float] = time.monotonic) -> None:
-        """Meets the others.
+    def __init__(
+        self,
+        place: Place,
+        *,
+        host: str = "127.0.0.1",
+        device: torch.device | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Begins apart from the others; `meet` comes first.
 
         Args:
             place: this learner's.
             host: this machine's address, at which the others reach it.
+            device: that this learner computes on; None: the CPU.
             clock: monotonic seconds.
-
-        Raises:
-            GroupBroken: not all of them came within CONNECT_S.
         """
         self.place = place
+        self._host = host
+        self._device = device or torch.device("cpu")
         self._waited_s = 0.0
         self._clock = clock
-        self._is_aborted = self._is_stuck = False
+        self._aborted, self._is_stuck = threading.Event(), False
         self._sockets: list[socket.socket] = []
         self._processes: _Processes | None = None
-        if place.size > 1 and place.store is not None:
+
+    def meet(self) -> None:
+        """Waits for the others.
+
+        Raises:
+            GroupBroken: not all of them came within CONNECT_S, or the group was aborted meanwhile.
+        """
+        if self.size > 1 and self.place.store is not None:
             with self._breaking("did not meet"):
-                self._processes = self._connected(place, place.store, host)
+                self._processes = self._connected(self.place, self.place.store)
 
     @property
     def rank(self) -> int:
@@ -162,7 +181,7 @@ class LearnerGroup:
 
     def abort(self) -> None:
         """Ends every operation that waits for others, here and at the others, with GroupBroken. From any thread."""
-        self._is_aborted = True
+        self._aborted.set()
         if self._processes is not None and self.place.backend == "nccl":
             self._processes.abort()
         for connection in self._sockets:
@@ -178,23 +197,39 @@ class LearnerGroup:
         while self._sockets:
             self._sockets.pop().close()
 
-    def _connected(self, place: Place, store: tuple[str, int], host: str) -> _Processes:
-        meeting = C10D.PrefixStore(f"group-{place.generation}", _tcp_store(store))
+    def _connected(self, place: Place, address: tuple[str, int]) -> _Processes:
+        self._until(lambda: _is_reachable(address), "{}:{} could not be reached".format(*address))
+        meeting = C10D.PrefixStore(f"group-{place.generation}", _tcp_store(address))
+        meeting.set(f"here-{place.rank}", "")
+        all_here = [f"here-{rank}" for rank in range(place.size)]
+        self._until(lambda: meeting.check(all_here), "not all have come")
         if place.backend == "nccl":
-            return _nccl(meeting, place)
+            return _nccl(meeting, place, self._device)
         before = _open_sockets()
-        processes = _gloo(meeting, place, host)
+        processes = _gloo(meeting, place, self._host)
         self._sockets = [_duplicate(fd) for fd, inode in _open_sockets().items() if before.get(fd) != inode]
         self._sockets = [each for each in self._sockets if _is_connection(each)]
         return processes
 
+    def _until(self, condition: Callable[[], bool], otherwise: str) -> None:
+        """Waits until an abort at most, which ends nothing that torch waits for."""
+        until = self._clock() + CONNECT_S
+        while not condition():
+            if self._aborted.wait(MEET_AGAIN_S):
+                raise RuntimeError("the group was aborted")
+            if self._clock() >= until:
+                raise RuntimeError(f"{otherwise} within {CONNECT_S:g} s")
+
     def _wait_for(self, operation: Any) -> None:
         """Until it has ended, or the group was aborted and it does not end by that."""
         if self.place.backend == "nccl":
-            operation.wait()  # on the device: the host goes on
+            operation.wait()  # makes the device wait, not the host, which would go on after an abort as after a sum
+            torch.cuda.current_stream(self._device).synchronize()
+            if self._aborted.is_set():
+                raise RuntimeError("the group was aborted")
             return
         while True:
-            was_aborted = self._is_aborted
+            was_aborted = self._aborted.is_set()
             try:
                 operation.wait(LOOK_AGAIN)
                 return
@@ -209,7 +244,7 @@ class LearnerGroup:
         """In the place of each one's; through the memory of the device that the backend needs."""
         if self._processes is None:
             return
-        carried = tensor.cuda() if self.place.backend == "nccl" else tensor
+        carried = tensor.to(self._device) if self.place.backend == "nccl" else tensor
         options = C10D.BroadcastOptions()
         options.rootRank = self.place.source
         self._wait_for(self._processes.broadcast([carried], options))
@@ -220,7 +255,7 @@ class LearnerGroup:
         """Tells the failure of an operation as the group's."""
         began_at = self._clock()
         try:
-            if self._is_aborted:
+            if self._aborted.is_set():
                 raise GroupBroken(f"the group of learners of generation {self.place.generation} has ended")
             yield
         except RuntimeError as error:
@@ -234,6 +269,14 @@ def _first_sentence(error: RuntimeError) -> str:
     """What torch says, without the place in its own source that stands in front, and the advice behind."""
     text = str(error).splitlines()[0]
     return re.sub(r"^\[[^\]]*\] ", "", text).partition(". ")[0]
+
+
+def _is_reachable(address: tuple[str, int]) -> bool:
+    try:
+        socket.create_connection(address, ATTEMPT_S).close()
+    except OSError:
+        return False
+    return True
 
 
 def _tcp_store(address: tuple[str, int], *, fd: int | None = None) -> Any:
@@ -255,11 +298,15 @@ def _gloo(store: Any, place: Place, host: str) -> _Processes:
     return own
 
 
-def _nccl(store: Any, place: Place) -> _Processes:
+def _nccl(store: Any, place: Place, device: torch.device) -> _Processes:
+    """Connected at once, on this device; by itself NCCL would take that of the first operation."""
+    os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")  # its watchdog would end this process with another
     options = C10D.ProcessGroupNCCL.Options()
     options._timeout = NO_LIMIT
-    processes: _Processes = C10D.ProcessGroupNCCL(store, place.rank, place.size, options)
-    return processes
+    processes: Any = C10D.ProcessGroupNCCL(store, place.rank, place.size, options)
+    processes.eager_connect_single_device(device)
+    own: _Processes = processes
+    return own
 
 
 def _open_sockets() -> dict[int, str]:

@@ -83,6 +83,7 @@ class Learner:
         clock: monotonic seconds.
         generation: of the versions that this learner publishes, until it joins a group.
         device_type: of the trainer's device.
+        run_id: of the run, which checkpoints say.
 
     Raises:
         ConfigError: the algorithm cannot be compiled, where that is asked for.
@@ -98,9 +99,11 @@ class Learner:
         clock: Callable[[], float],
         generation: int = 0,
         device_type: str = "cpu",
+        run_id: str = "",
     ) -> None:
         self._trainer = trainer
         self._device_type = device_type
+        self._run_id = run_id
         if config.compile:
             _compile(trainer)
         self._spec = spec
@@ -198,7 +201,7 @@ class Learner:
             updates=self.num_updates,
             weights=pack(self._trainer.policy_weights()),
             trainer=pack(tensors),
-            values={"trainer": values, "num_skipped": self._num_skipped},
+            values={"trainer": values, "num_skipped": self._num_skipped, "run_id": self._run_id},
         )
 
     def resume(self, checkpoint: Checkpoint) -> None:

@@ -13,11 +13,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
+from parl_mq.config.devices import Devices
 from parl_mq.config.models import NodeConfig, RunConfig
 from parl_mq.errors import ConfigError, ParlError
 from parl_mq.net.endpoints import check_endpoint
 from parl_mq.replay.memory import available_memory, cgroup_headroom, gib, is_in_memory
-from parl_mq.services.devices import Devices
 from parl_mq.services.findings import Finding, Verdict
 from parl_mq.services.preflight import check_run
 from parl_mq.services.rings import unused_rings

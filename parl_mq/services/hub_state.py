@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, assert_never
 
 from parl_mq.config.models import RunConfig
-from parl_mq.errors import EXIT_CONFIG, WireError
+from parl_mq.errors import EXIT_CONFIG, EXIT_TEMPORARY, WireError
 from parl_mq.net.channel import PeerId
 from parl_mq.observe.prometheus import NodeFigures
 from parl_mq.services.addresses import Addresses
@@ -132,7 +132,11 @@ class HubState:
             self.tally.books.cut_all()
         self._spec = None if before.spec is None else SpecOffer.model_validate(before.spec)
         self._groups = LearnerGroups(
-            self._roster, config.learner.num_learners, before.generation, config.learner.silence_limit_s
+            self._roster,
+            config.learner.num_learners,
+            before.generation,
+            config.learner.silence_limit_s,
+            members=before.group if was_here else (),
         )
         self._end: EndSequence | None = None
         self._stopped_roles: set[Role] = set()
@@ -245,8 +249,10 @@ class HubState:
             reason = f"{hello.name} belongs to run {hello.run_id}, this is run {self.run_id}"
             return HelloRefused(reason=reason, exit_code=EXIT_CONFIG)
         known = self._roster.named(hello.name)
-        if known is None and hello.role == "replay" and (too_many := self._why_no_more_replays()):
+        if known is None and (too_many := self._why_no_more(hello.role)):
             return HelloRefused(reason=too_many, exit_code=EXIT_CONFIG)
+        if (known is None or known.has_left) and hello.role == "learner" and (other := self._other_lone_learner(hello)):
+            return HelloRefused(reason=other, exit_code=EXIT_TEMPORARY)
         if known is not None and known.role != hello.role:
             reason = f"the name {hello.name} belongs to a node that joined as {known.role}; take another with --name"
             return HelloRefused(reason=reason, exit_code=EXIT_CONFIG)
@@ -254,13 +260,29 @@ class HubState:
             return superseded(hello.name)
         return None
 
-    def _why_no_more_replays(self) -> str | None:
-        names = [node.name for node in self._roster if node.role == "replay"]
-        if len(names) < self._config.replay.nodes:
+    def _why_no_more(self, role: Role) -> str | None:
+        """Nodes whose number is fixed: replay nodes, and the actors of a run in lock step."""
+        fixed = {"replay": ("replay.nodes", self._config.replay.nodes)}
+        if self._config.deterministic:
+            fixed["actor"] = ("actor.num_actors", self._config.actor.num_actors)
+        names = [node.name for node in self._roster if node.role == role]
+        if role not in fixed or len(names) < fixed[role][1]:
             return None
+        in_step = ", which go in lock step" if role == "actor" else ""
         return (
-            f"this run has its replay.nodes = {len(names)} already, {', '.join(names)}; to take the place of one that "
-            "is gone, start with --name and its name"
+            f"this run has its {fixed[role][0]} = {len(names)} already, {', '.join(names)}{in_step}; to take the place "
+            "of one that is gone, start with --name and its name"
+        )
+
+    def _other_lone_learner(self, hello: Hello) -> str | None:
+        """Why a learner may not join beside the one that a run of one has: it would go on with other weights."""
+        others = [node for node in self._roster.living() if node.role == "learner" and node.name != hello.name]
+        if self._config.learner.num_learners > 1 or not others:
+            return None
+        one = others[0]
+        return (
+            f"this run has its learner.num_learners = 1 already, {one.name} (process {one.hello.pid} on "
+            f"{one.hello.host}); stop that one first, or take its place when it is gone with --name {one.name}"
         )
 
     def _settle_spec(self, node: Node, offer: SpecOffer) -> list[Outgoing]:
@@ -313,8 +335,6 @@ class HubState:
         )
         self._note_lag(node)
         self.tally.note_counters(node)
-        if node.role == "learner":
-            self._groups.note_beat(node, beat.counters.get("learner_group", 0))
         if self.first_step_s is None and beat.counters.get("env_steps_total", 0) > 0:
             self.first_step_s = now - self._started_at
         return [*seen, *self._advance(now)]
@@ -326,9 +346,20 @@ class HubState:
             told["policy_lag"] = max(0.0, self._newest_updates - told.get("weights_updates", 0.0))
 
     def _note_ready(self, node: Node, ready: LearnerReady, now: float) -> list[Outgoing]:
-        if self.phase in ("stopping", "done"):
+        if "learner" in self._stopped_roles:
             return []  # no group begins any more
+        if node.peer is not None and self._lacks_the_run(node, ready):
+            reason = (
+                f"this run has made {self.tally.num_updates:,.0f} updates, and {node.name} has found none of them; "
+                "give it the run's --run-dir, or begin anew in the place of an earlier learner with --name and its name"
+            )
+            return [(node.peer, HelloRefused(reason=reason, exit_code=EXIT_CONFIG))]
         return self._grouped(self._groups.note_ready(node, ready, now))
+
+    def _lacks_the_run(self, node: Node, ready: LearnerReady) -> bool:
+        """Whether a learner of a new name would lead a run on from nothing that has come further."""
+        is_alone = not any(other.role == "learner" and other is not node for other in self._roster.living())
+        return is_alone and node.starts == 1 and ready.updates == 0 and self.tally.num_updates > 0
 
     def _note_learner_gone(self, name: str, how: str) -> list[Outgoing]:
         return self._grouped(self._groups.note_gone(name, how))
@@ -339,13 +370,20 @@ class HubState:
         return [(node.peer, message) for node, message in messages if node.peer is not None]
 
     def _end_on_request(self, request: StopRequest, now: float) -> list[Outgoing]:
+        outgoing: list[Outgoing] = []
         for name in request.lost:
             if (node := self._roster.named(name)) is not None and not node.has_left:
-                node.has_left, node.state, node.waiting_for = True, "failed", None
-                self.tally.note_gone(node, in_order=False)
+                outgoing += self._lose(node, "died while the run ended")
         if request.error_code is not None:
-            return self.fail(request.reason, request.error_code, now)
-        return self.stop(request.reason, now, interrupted=request.interrupted)
+            return outgoing + self.fail(request.reason, request.error_code, now)
+        return outgoing + self.stop(request.reason, now, interrupted=request.interrupted)
+
+    def _lose(self, node: Node, how: str) -> list[Outgoing]:
+        """A node that says nothing of its end."""
+        node.has_left, node.state, node.waiting_for = True, "failed", None
+        self.tally.note_gone(node, in_order=False)
+        self._has_settled = True
+        return self._note_learner_gone(node.name, how)
 
     def _note_goodbye(self, node: Node, goodbye: Goodbye, now: float) -> list[Outgoing]:
         """A node that ended of an error may come back; whether the run can go on without it, its supervisor says."""
@@ -373,7 +411,7 @@ class HubState:
             return []
         if self.time_to_target_s is None:
             self.time_to_target_s = evaluation.wall_s
-        if self._config.stop.at_target:
+        if self._config.stop.at_target and not self._config.deterministic:  # which would end anywhere
             return self.stop(f"the target return {target:g} is reached", now, final_evaluation=False)
         return []
 
@@ -470,13 +508,15 @@ class HubState:
             return []
         self.phase, self.stop_reason, self.was_interrupted = "stopping", reason, interrupted
         self._end = EndSequence(now, interrupted=interrupted, final_evaluation=final_evaluation)
-        return self._begin_stage(self._end.stage, now)
+        alone = self._grouped(self._groups.wind_up(now))
+        return alone + self._begin_stage(self._end.stage, now)
 
     def _end_again(self, stop: Mapping[str, Any], now: float) -> None:
         """Goes on with an end that an earlier hub had begun, from its first stage; nodes hear of it when they join."""
         self.phase, self.stop_reason, self.was_interrupted = "stopping", stop["reason"], stop["interrupted"]
         self.error = None if stop["error"] is None else (stop["error"][0], stop["error"][1])
         self._end = EndSequence(now, interrupted=self.was_interrupted, final_evaluation=True)
+        self._groups.wind_up(now)
         if (stage := self._end.stage) is not None:
             self._stopped_roles |= stage.roles
 
@@ -552,6 +592,7 @@ class HubState:
             weights_endpoint=self._weights_endpoint,
             started_at=self._started_at,
             generation=self._groups.generation,
+            group=self._groups.members,
             spec=None if self._spec is None else self._spec.model_dump(mode="json"),
             nodes=tuple(node.to_json() for node in self._roster.workers()),
             wall_s=self.wall_s(now),
@@ -610,10 +651,7 @@ class HubState:
         """Nodes whose keys are not allowed any more have left, whatever they still say."""
         told: list[Outgoing] = []
         for node in [node for node in self._roster.living() if node.peer is not None and is_out(node.peer)]:
-            node.has_left, node.state, node.waiting_for = True, "failed", None
-            self.tally.note_gone(node, in_order=False)
-            self._has_settled = True
-            told += self._note_learner_gone(node.name, "may not take part any more: its key was revoked")
+            told += self._lose(node, "may not take part any more: its key was revoked")
         return [*told, *self._move_on(now)]
 
 

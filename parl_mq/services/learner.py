@@ -16,7 +16,7 @@ import torch
 
 from parl_mq.algorithms.registry import load_algorithm
 from parl_mq.config.models import RunConfig
-from parl_mq.errors import EXIT_OK, GroupBroken, SnapshotError
+from parl_mq.errors import EXIT_OK, ConfigError, GroupBroken, SnapshotError
 from parl_mq.learn import checkpoint as checkpoints
 from parl_mq.learn.devices import choose_device, memory_named
 from parl_mq.learn.group import LearnerGroup, MeetingPoint, Place
@@ -30,6 +30,8 @@ from parl_mq.services.hub_link import HubLink
 from parl_mq.services.joining import attach_message, joined, run_config
 from parl_mq.services.network import network_of
 from parl_mq.services.rendezvous import Rendezvous, own_address
+from parl_mq.services.run_directory import MEMORY
+from parl_mq.services.run_memory import RunMemory
 from parl_mq.services.runtime import NodeOptions, StopSignal, WorkThread, first_cause
 from parl_mq.services.sample_client import Batch
 from parl_mq.services.sample_source import SampleSource, sample_source
@@ -61,12 +63,13 @@ async def serve(options: NodeOptions, directory: Path, stop: StopSignal) -> int:
     try:
         async with joined(network, options, "learner", stop, work=work) as (link, welcome):
             config = run_config(welcome, options)
+            check_run_directory(directory, welcome.run_id, options.hub)
             link.status.waits("word of what the rows of the environment hold")
             spec = await stop.wait_for(link.table_spec())
             if spec is not None:
-                await work(prepare_training_thread, config.node.threads or 1)
-                device = choose_device(config.node.device, welcome.index)
-                learner = await work(build_learner, config, spec, device, directory / CHECKPOINTS)
+                device = choose_device("cpu" if config.deterministic else config.node.device, welcome.index)
+                await work(prepare_training_thread, config.node.threads or 1, device)
+                learner = await work(build_learner, config, spec, device, directory / CHECKPOINTS, welcome.run_id)
                 source = WeightsSource(network.connect(welcome.weights_endpoint))
                 node = LearnerNode(link, work, stop, learner, config, directory / CHECKPOINTS, device)
                 with meeting_point(config, options.hub) as point:
@@ -77,6 +80,19 @@ async def serve(options: NodeOptions, directory: Path, stop: StopSignal) -> int:
     finally:
         work.close()
         network.close()
+
+
+def check_run_directory(directory: Path, run_id: str, hub: str) -> None:
+    """Refuses the directory of another run, whose checkpoints this learner would take for its own, and remove.
+
+    Raises:
+        ConfigError: it is another run's, or none's though that of the run must be on this machine.
+    """
+    memory = directory / MEMORY
+    found = RunMemory.read(memory).run_id if memory.is_file() else ""
+    if found != run_id and (found or hub.startswith("ipc://")):
+        whose = f"of run {found}" if found else "no run's directory"
+        raise ConfigError(f"--run-dir {directory} is {whose}, and this learner is in run {run_id}; name that run's")
 
 
 @contextlib.contextmanager
@@ -92,11 +108,14 @@ def meeting_point(config: RunConfig, hub: str) -> Iterator[MeetingPoint | None]:
         point.close()
 
 
-def build_learner(config: RunConfig, spec: TableSpec, device: torch.device, checkpoint_root: Path) -> Learner:
+def build_learner(
+    config: RunConfig, spec: TableSpec, device: torch.device, checkpoint_root: Path, run_id: str
+) -> Learner:
     """The trainer on its device, as its newest whole checkpoint left it; to be called in the work thread.
 
     Raises:
-        SnapshotError: the newest whole checkpoint is of another algorithm or network, or there are only damaged ones.
+        SnapshotError: the newest whole checkpoint is of another run, algorithm or network, or there are only damaged
+            ones.
         ConfigError: there are to be several learners, and the algorithm cannot share its batches.
     """
     seed = int(np.random.SeedSequence(config.seed, spawn_key=(LEARNER_STREAM, 0)).generate_state(1)[0])
@@ -108,13 +127,23 @@ def build_learner(config: RunConfig, spec: TableSpec, device: torch.device, chec
     settings = config.learner
     if config.deterministic:  # each round's last batch says so
         settings = settings.model_copy(update={"publish_every_updates": NEVER})
-    learner = Learner(trainer, spec, settings, beta=config.replay.beta, clock=time.monotonic, device_type=device.type)
+    learner = Learner(
+        trainer,
+        spec,
+        settings,
+        beta=config.replay.beta,
+        clock=time.monotonic,
+        device_type=device.type,
+        run_id=run_id,
+    )
     found = checkpoints.find_newest(checkpoint_root)
     for damage in found.damaged:
         log.warning("skipped a damaged checkpoint: %s", damage)
     if found.checkpoint is None and found.damaged:
         raise SnapshotError(f"no checkpoint under {checkpoint_root} is whole; start a new run in another directory")
     if found.checkpoint is not None:
+        if (other := found.checkpoint.values.get("run_id", run_id)) != run_id:
+            raise SnapshotError(f"{found.path} is of run {other}, and this learner is in run {run_id}; name that run's")
         learner.resume(found.checkpoint)
         log.info("going on from %s, after %d updates", found.path, learner.num_updates)
     return learner
@@ -297,10 +326,11 @@ class LearnerNode:
             GroupBroken: the group is over, though not at the stop; in an exception group.
         """
         self._told_reason = ""
-        group = self._group = await self._work(LearnerGroup, _place(formed), host=rendezvous.host)
+        group = self._group = LearnerGroup(_place(formed), host=rendezvous.host, device=self._device)
         try:
             async with asyncio.TaskGroup() as tasks:
                 watching = tasks.create_task(self._watch(group, rendezvous))
+                await self._work(group.meet)
                 await self._work(self._learner.join, group, formed.generation)
                 yield
                 watching.cancel()
@@ -323,6 +353,9 @@ class LearnerNode:
         if self._is_first:
             counters["updates_total"] = num_updates
             source.publish(await self._work(self._learner.publish))
+        else:
+            for name in OF_GROUP:  # of a group in which it was first
+                counters.pop(name, None)
         if self._group is not None and self._group.size > 1:
             counters["learner_group"] = self._group.place.generation
             log.info("rank %d of %d: going on after %d updates", self._group.rank, self._group.size, num_updates)
@@ -368,7 +401,7 @@ class LearnerNode:
     ) -> None:
         """Hands on what the updates lead to, in their order, until there are no more."""
         while (group := await under_way.get()) is not None:
-            for batch, step in zip(group.batches, await group.steps, strict=True):
+            for batch, step in zip(group.batches, await group.steps, strict=False):  # fewer steps at the limit
                 samples.give_back(batch, step.magnitudes)
                 if step.published is not None:
                     source.publish(step.published)
@@ -380,9 +413,15 @@ class LearnerNode:
             self._note(samples)
 
     def _learn(self, batches: list[Batch]) -> list[LearnerStep]:
+        """An update for each batch, up to the run's limit: one more would wait for learners that have stopped there."""
         depth = self._config.environment.frame_stack
         with self._idle.interrupted(batches[0].reply.held_s):
-            return [self._learned(batch, depth) for batch in batches]
+            return [self._learned(batch, depth) for batch in batches if not self._has_reached_limit]
+
+    @property
+    def _has_reached_limit(self) -> bool:
+        limit = self._config.stop.max_updates
+        return limit is not None and self._learner.num_updates >= limit
 
     def _learned(self, batch: Batch, depth: int) -> LearnerStep:
         with memory_named(self._device):
@@ -391,7 +430,7 @@ class LearnerNode:
 
     async def _next_batches(self, samples: SampleSource) -> list[Batch]:
         """The batches that are there, at least one; none at the stop."""
-        if (limit := self._config.stop.max_updates) is not None and self._learner.num_updates >= limit:
+        if self._has_reached_limit:
             self._link.status.waits("the end of the run: all updates are made")
             await self._stop.wait()
         if self._stop.is_set():

@@ -2,7 +2,7 @@
 
 A group has as many learners as the run's settings say. It ends as soon as one of them is lost or silent: the hub says
 so to the others, by the lost one's name, and all of them report again. Learners beyond those of the group wait and take
-the place of one that is lost.
+the place of one that is lost. Those that have the most updates are taken first: no state is lost that somebody holds.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
+from parl_mq.errors import EXIT_CONFIG
+from parl_mq.net.endpoints import is_private
 from parl_mq.services.roster import Node, Roster
-from parl_mq.wire.messages import GroupEnded, GroupFormed, GroupWaiting, LearnerReady, Message
+from parl_mq.wire.messages import GroupEnded, GroupFormed, GroupWaiting, HelloRefused, LearnerReady, Message
 
 
 class LearnerGroups:
@@ -19,9 +21,12 @@ class LearnerGroups:
 
     Attributes:
         generation: of the newest one; 0 before the first.
+        members: names of the learners of the group at work; empty where none is.
     """
 
-    def __init__(self, roster: Roster, size: int, generation: int, silence_limit_s: float) -> None:
+    def __init__(
+        self, roster: Roster, size: int, generation: int, silence_limit_s: float, *, members: Iterable[str] = ()
+    ) -> None:
         """Goes on after the groups that there were.
 
         Args:
@@ -29,53 +34,54 @@ class LearnerGroups:
             size: learners of a group.
             generation: of the last one.
             silence_limit_s: without a sign of life a learner of a group counts as lost.
+            members: of the group that an earlier hub has left at work.
         """
         self.generation = generation
+        self.members = tuple(members)
         self._roster = roster
         self._size = size
         self._silence_limit_s = silence_limit_s
         self._ready: dict[str, LearnerReady] = {}
-        self._members: dict[str, int] = {}
         self._missing: dict[str, str] = {}
         self._formed: dict[str, GroupFormed] = {}
 
     def note_ready(self, node: Node, ready: LearnerReady, now: float) -> list[tuple[Node, Message]]:
         """A learner can begin; where it is in the newest group, that one is over."""
         outgoing: list[tuple[Node, Message]] = []
-        if node.name in self._members and ready.generation < self.generation and node.name in self._formed:
+        if node.name in self.members and ready.generation < self.generation and node.name in self._formed:
             return [(node, self._formed[node.name])]  # it has not heard of its group
-        if node.name in self._members:
+        if node.name in self.members:
             outgoing = self._end(f"{node.name} has left it: {ready.reason or 'it begins anew'}", but=node.name)
         self._ready[node.name] = ready
         self._missing.pop(node.name, None)
         return [*outgoing, *self._form(now), *self._tell_waiting(node.name)]
 
-    def note_beat(self, node: Node, generation: float) -> None:
-        """A learner says which group it works in: a hub that was started again learns so of a group."""
-        if generation == self.generation > 0:
-            self._members.setdefault(node.name, node.hello.epoch)
-
     def note_gone(self, name: str, how: str) -> list[tuple[Node, Message]]:
         """A learner's process is gone, or another one has its name."""
         self._ready.pop(name, None)
-        if name not in self._members:
+        if name not in self.members:
             return []
         return self._end(f"{name} {how}", but=name, how=how)
 
     def tick(self, now: float) -> list[tuple[Node, Message]]:
         """To be called a few times a second: ends a group of which one is silent, and forms the next."""
         outgoing: list[tuple[Node, Message]] = []
-        for node in self._nodes(self._members):
+        for node in self._nodes(self.members):
             if (silent_s := now - node.heard_at) > self._silence_limit_s and self._size > 1:
                 how = f"has given no sign of life for {silent_s:.0f} s"
                 outgoing += self._end(f"{node.name} {how}", but=node.name, how=how)
         return [*outgoing, *self._form(now)]
 
+    def wind_up(self, now: float) -> list[tuple[Node, Message]]:
+        """The run ends, and who is lost does not come back: one alone goes on from here, lest its updates are lost."""
+        self._size = 1
+        return self._form(now)
+
     @property
     def waiting_for(self) -> str:
         """What a learner that has no place waits for, such that "NODE waits for" may stand in front of it."""
-        if self._members:
-            return f"a place in the group of {self._size}: {', '.join(self._members)} are at work"
+        if self.members:
+            return f"a place in the group of {self._size}: {', '.join(self.members)} are at work"
         missing = [f"{name} {how}".strip() for name, how in self._missing.items()]
         whom = f"; missing: {', '.join(missing)}" if missing else ""
         return f"the group of learners to be complete: {len(self._ready)} of {self._size} are here{whom}"
@@ -83,12 +89,15 @@ class LearnerGroups:
     def _form(self, now: float) -> list[tuple[Node, Message]]:
         """The next group, if there is none and enough learners are ready and not silent."""
         here = [node for node in self._nodes(self._ready) if now - node.heard_at <= self._silence_limit_s]
-        if self._members or len(here) < self._size:
+        if self.members or len(here) < self._size:
             return []
-        chosen = sorted(here, key=lambda node: (node.index, node.name))[: self._size]
+        ahead = sorted(here, key=lambda node: (-self._ready[node.name].updates, node.index, node.name))
+        chosen = sorted(ahead[: self._size], key=lambda node: (node.index, node.name))
+        if strangers := self._refuse_strangers(chosen):
+            return strangers
         ready = [self._ready.pop(node.name) for node in chosen]
         self.generation += 1
-        self._members = {node.name: node.hello.epoch for node in chosen}
+        self.members = tuple(node.name for node in chosen)
         self._missing = {}
         common = GroupFormed(
             generation=self.generation,
@@ -102,11 +111,19 @@ class LearnerGroups:
         self._formed = {node.name: message for node, message in formed}
         return list(formed)
 
+    def _refuse_strangers(self, nodes: list[Node]) -> list[tuple[Node, Message]]:
+        """Those who could not reach one that listens where its own machine alone can."""
+        hidden = next((node for node in nodes if _is_loopback(self._ready[node.name])), None)
+        strangers = [] if hidden is None else [node for node in nodes if node.hello.host != hidden.hello.host]
+        for node in strangers:
+            del self._ready[node.name]
+        return [(node, _unreachable(node, hidden)) for node in strangers if hidden is not None]
+
     def _end(self, reason: str, *, but: str, how: str | None = None) -> list[tuple[Node, Message]]:
         """Tells all `but` the one that is at fault, or has said so itself; `how` it was lost, where it was."""
-        others = [node for node in self._nodes(self._members) if node.name != but]
+        others = [node for node in self._nodes(self.members) if node.name != but]
         self._missing = {node.name: "" for node in others} | ({} if how is None else {but: how})
-        self._members, self._formed = {}, {}
+        self.members, self._formed = (), {}
         return [(node, GroupEnded(generation=self.generation, reason=reason[:2000])) for node in others]
 
     def _tell_waiting(self, name: str) -> list[tuple[Node, Message]]:
@@ -116,6 +133,19 @@ class LearnerGroups:
     def _nodes(self, names: Iterable[str]) -> list[Node]:
         nodes = [self._roster.named(name) for name in names]
         return [node for node in nodes if node is not None and not node.has_left]
+
+
+def _is_loopback(ready: LearnerReady) -> bool:
+    return ready.store is not None and is_private(f"tcp://{ready.store[0]}:{ready.store[1]}")
+
+
+def _unreachable(node: Node, hidden: Node) -> HelloRefused:
+    reason = (
+        f"{node.name} on {node.hello.host} cannot share updates with {hidden.name}, which joined the hub at an address "
+        f"of its own machine, {hidden.hello.host}, and so listens for other learners there alone; start every learner "
+        "of this run with --hub tcp://ADDRESS, by which all their machines reach the hub"
+    )
+    return HelloRefused(reason=reason, exit_code=EXIT_CONFIG)
 
 
 def _backend(nodes: list[Node], ready: list[LearnerReady]) -> Literal["gloo", "nccl"]:

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from parl_mq.config.devices import Devices
 from parl_mq.config.models import RunConfig
 from parl_mq.errors import ConfigError, EnvironmentFault, MemoryRefused
 from parl_mq.replay.memory import available_memory, cgroup_headroom, gib
 from parl_mq.rollout.building import table_spec
-from parl_mq.services.devices import Devices
 from parl_mq.services.tables import check_fits
 from parl_mq.spec import TableSpec
 
@@ -71,7 +71,8 @@ def check_run(config: RunConfig, *, reused_bytes: int = 0) -> TableSpec:
     devices = Devices.here()
     devices.check(config.node.device)
     check_fits(config, spec, reused=reused_bytes)
-    check_networks(config, spec, learns_on_gpu=config.node.device != "cpu" and devices.has_gpu)
+    learns_on_gpu = config.node.device != "cpu" and not config.deterministic and devices.has_gpu
+    check_networks(config, spec, learns_on_gpu=learns_on_gpu)
     return spec
 
 

@@ -79,6 +79,8 @@ class Rendezvous:
                     self._generation = message.generation
                     self._formed.put_nowait(message)
             case GroupWaiting():
+                if message.reason != self._waiting_for:
+                    log.info("waiting for %s", message.reason)
                 self._waiting_for = message.reason
                 self._tell_reason()
             case GroupEnded():

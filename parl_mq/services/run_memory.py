@@ -10,7 +10,7 @@ from typing import Any, Final
 from parl_mq.errors import SnapshotError
 from parl_mq.services.files import write_atomically
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 ENV_STEPS: Final = "env_steps_total"
 
 
@@ -26,6 +26,7 @@ class RunMemory:
         started_at: monotonic time at which the command started whose hub wrote this, s. A hub that finds its own
             command's time here has been away; one that finds another resumes the run.
         generation: of the newest learner's weights.
+        group: names of the learners that are at work together.
         spec: the table's columns, as a SpecOffer; None while there are none.
         nodes: those that there have been (parl_mq.services.roster.Node.to_json).
         totals: sums over all processes whose name another one has, by the metric's name.
@@ -50,6 +51,7 @@ class RunMemory:
     weights_endpoint: str = ""
     started_at: float = 0.0
     generation: int = 0
+    group: tuple[str, ...] = ()
     spec: dict[str, Any] | None = None
     nodes: tuple[dict[str, Any], ...] = ()
     totals: dict[str, float] = field(default_factory=dict)

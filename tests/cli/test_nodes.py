@@ -1,5 +1,7 @@
 """What node commands make of their options."""
 
+import importlib
+import os
 import re
 import socket
 from pathlib import Path
@@ -7,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from parl_mq.cli import nodes
-from parl_mq.errors import EXIT_INTERRUPTED, UsageError
+from parl_mq.config.devices import Devices, TorchBuild
+from parl_mq.errors import EXIT_INTERRUPTED, ConfigError, UsageError
 from parl_mq.services import keyring
 from tests.cli.command import run_command
 
@@ -30,6 +33,23 @@ def test_name_of_its_own_may_be_sent(host: str, monkeypatch: pytest.MonkeyPatch)
     name = nodes._node("actor", "ipc:///x", None, None, 7).name
     assert name.startswith("actor.")
     assert re.fullmatch(r"[a-zA-Z0-9_.:-]{1,64}", name)
+
+
+def test_a_learner_on_a_device_that_is_not_there_is_refused_before_it_looks_for_the_hub(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(Devices, "here", lambda: Devices(TorchBuild("2.13.0", "12.8", None), 1))
+    with pytest.raises(ConfigError, match=r"cuda:9 cannot be used: .*; there is: cpu, cuda:0;"):
+        nodes.learner(tmp_path, hub="ipc:///x", settings=["node.device=cuda:9"])
+
+
+@pytest.mark.parametrize("role", ["actor", "evaluator"])
+def test_gpus_are_hidden_from_those_who_act(role: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = importlib.import_module(f"parl_mq.nodes.{role}")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setattr(entry, "run_service", lambda options, service: 0)
+    assert entry.main(nodes._node(role, "ipc:///x", None, None, 7)) == 0
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
 
 
 def test_settings_of_the_run_are_refused() -> None:

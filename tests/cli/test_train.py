@@ -13,6 +13,7 @@ import pytest
 
 import parl_mq
 from parl_mq.cli import main
+from parl_mq.config.devices import Devices, TorchBuild
 from parl_mq.config.models import RunConfig
 from parl_mq.errors import (
     EXIT_CONFIG,
@@ -24,7 +25,6 @@ from parl_mq.errors import (
     MemoryRefused,
     PeerTimeout,
 )
-from parl_mq.services.devices import Devices, TorchBuild
 from parl_mq.services.early_start import EarlyStart
 from parl_mq.services.run_directory import RunDirectory
 from parl_mq.services.run_memory import RunMemory
@@ -122,7 +122,7 @@ def test_other_words_for_a_number_of_learners_are_refused(
 
 
 def test_deterministic_is_a_setting_too(fake_run: FakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert _main(monkeypatch, "train", "cartpole-dqn", "--deterministic") == 0
+    assert _main(monkeypatch, "train", "cartpole-dqn", "--deterministic", "--set", "stop.max_updates=9") == 0
     assert fake_run.config is not None
     assert fake_run.config.deterministic
 

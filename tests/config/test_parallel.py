@@ -25,3 +25,15 @@ def test_learners_share_a_batch_evenly_or_draw_a_whole_one_each() -> None:
 def test_only_one_learner_and_one_replay_node_go_in_lock_step(setting: str) -> None:
     with pytest.raises(UsageError, match="only one goes in lock step, not 2"):
         load_config("cartpole-dqn", overrides=["deterministic=true", setting], environ={})
+
+
+def test_a_run_in_lock_step_needs_the_number_of_updates_up_to_which_it_repeats() -> None:
+    with pytest.raises(UsageError, match=r"stop\.max_updates: a run in lock step repeats up to a number of updates"):
+        load_config("cartpole-dqn", overrides=["deterministic=true"], environ={})
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:1"])
+def test_a_run_in_lock_step_computes_on_the_cpu(device: str) -> None:
+    overrides = ["deterministic=true", "stop.max_updates=9", f"node.device={device}"]
+    with pytest.raises(UsageError, match=rf"node\.device: {device} does not compute the same to the bit each time"):
+        load_config("cartpole-dqn", overrides=overrides, environ={})

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import random
+import socket
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,6 +21,12 @@ from parl_mq.learn.group import LearnerGroup, MeetingPoint, Place
 from tests.algorithms.groups import together
 
 PATIENCE_S = 20.0
+
+
+def _met(place: Place, host: str = "127.0.0.1") -> LearnerGroup:
+    group = LearnerGroup(place, host=host)
+    group.meet()
+    return group
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +43,7 @@ _GENERATIONS = iter(range(1, 1000))
 def _group(point: MeetingPoint, size: int = 2, source: int = 0) -> Iterator[list[LearnerGroup]]:
     generation, names = next(_GENERATIONS), tuple(f"learner-{rank}" for rank in range(size))
     places = [Place(generation, rank, names, source, store=point.address) for rank in range(size)]
-    groups = together([lambda place=place: LearnerGroup(place) for place in places])
+    groups = together([lambda place=place: _met(place, point.address[0]) for place in places])
     try:
         yield groups
     finally:
@@ -65,7 +73,7 @@ def test_all_have_the_bytes_of_the_source(point: MeetingPoint, source: int) -> N
 
 
 def test_a_group_of_one_needs_no_store_and_changes_nothing() -> None:
-    group = LearnerGroup(Place(1, 0, ("learner-0",)))
+    group = _met(Place(1, 0, ("learner-0",)))
     vector = torch.ones(3)
     group.sum(vector)
     assert vector.tolist() == [1, 1, 1]
@@ -138,7 +146,59 @@ def test_one_who_does_not_come_breaks_the_group_by_its_name(
     monkeypatch.setattr(module, "CONNECT_S", 1.0)
     place = Place(next(_GENERATIONS), 0, ("learner-0", "learner-1"), store=point.address)
     with pytest.raises(GroupBroken, match="learner-1 did not meet"):
-        LearnerGroup(place)
+        _met(place)
+
+
+def test_an_abort_ends_the_wait_for_one_who_does_not_come(point: MeetingPoint) -> None:
+    group = LearnerGroup(Place(next(_GENERATIONS), 0, ("learner-0", "learner-1"), store=point.address))
+    with ThreadPoolExecutor(1) as threads:
+        meeting = threads.submit(group.meet)
+        began_at = time.monotonic()
+        group.abort()
+        with pytest.raises(GroupBroken, match=r"learner-1 did not meet: the group was aborted|has ended"):
+            meeting.result(PATIENCE_S)
+    assert time.monotonic() - began_at < module.CONNECT_S / 3
+
+
+def test_an_abort_ends_the_wait_for_a_store_that_cannot_be_reached() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        address = listening.getsockname()[:2]
+    group = LearnerGroup(Place(next(_GENERATIONS), 1, ("learner-0", "learner-1"), store=address))
+    with ThreadPoolExecutor(1) as threads:
+        meeting = threads.submit(group.meet)
+        began_at = time.monotonic()
+        group.abort()
+        with pytest.raises(GroupBroken):
+            meeting.result(PATIENCE_S)
+    assert time.monotonic() - began_at < module.CONNECT_S / 3
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="this machine has no IPv6")
+def test_learners_meet_at_an_ipv6_address() -> None:
+    try:
+        point = MeetingPoint("::1")
+    except OSError:
+        pytest.skip("this machine has no IPv6 loopback address")
+    with contextlib.closing(point), _group(point) as groups:
+        vectors = [torch.ones(2), torch.ones(2)]
+        together([lambda g=g, v=v: g.sum(v) for g, v in zip(groups, vectors, strict=True)])
+        assert vectors[0].tolist() == [2, 2]
+
+
+def test_on_gpus_an_abort_is_no_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An operation of NCCL is waited for on the device, and an abort lets it end there like any other."""
+    group = LearnerGroup(Place(1, 0, ("learner-0", "learner-1"), backend="nccl"))
+    processes = SimpleNamespace(
+        allreduce=lambda vectors: SimpleNamespace(wait=lambda: None), abort=lambda: ended.append("operations")
+    )
+    ended: list[str] = []
+    monkeypatch.setattr(group, "_processes", processes)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(synchronize=during_the_sum.pop()))
+    during_the_sum = [group.abort, lambda: None]
+    group.sum(torch.ones(1))
+    with pytest.raises(GroupBroken, match="learner-1 stopped in the midst of an update"):
+        group.sum(torch.ones(1))
+    assert ended == ["operations"]
 
 
 def test_no_other_address_than_the_one_asked_for_is_listened_at(point: MeetingPoint) -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from parl_mq.config.devices import Devices, TorchBuild
 from parl_mq.config.loader import load_config
 from parl_mq.config.models import NodeConfig, RunConfig
 from parl_mq.services import doctor
-from parl_mq.services.devices import Devices, TorchBuild
 from parl_mq.services.doctor import examine, open_files
 from parl_mq.services.findings import Finding
 from parl_mq.services.socket_folders import PREFIX, locked, own_folder

@@ -292,6 +292,104 @@ def test_a_learner_that_says_goodbye_ends_its_group():
     assert (b"learner-0", GroupEnded(generation=1, reason="learner-1 has failed")) in told
 
 
+def ready(state, peer, *, updates=0, generation=0, now=0.0):
+    return state.handle(peer, LearnerReady(generation=generation, updates=updates, device="cpu"), now)
+
+
+def test_a_second_learner_is_refused_beside_the_one_of_the_run_and_may_come_once_that_has_left():
+    state = hub_state()
+    ready(state, join(state, "learner"))
+    [(_, refused)] = state.handle(b"other", hello("learner", "learner.9"), 1.0)
+    assert (type(refused), refused.exit_code) == (HelloRefused, EXIT_TEMPORARY)
+    assert "has its learner.num_learners = 1 already, learner-0 (process 1 on here)" in refused.reason
+    assert "--name learner-0" in refused.reason
+    state.handle(b"learner-0", Goodbye(), 2.0)
+    assert isinstance(state.handle(b"other", hello("learner", "learner.9"), 3.0)[0][1], Welcome)
+    [(_, refused)] = state.handle(b"learner-0", hello("learner"), 4.0)
+    assert "learner.9" in refused.reason
+
+
+def test_a_learner_that_has_found_none_of_the_run_s_updates_does_not_lead_it_on_from_nothing():
+    state = hub_state()
+    ready(state, join(state, "learner"))
+    beat(state, b"learner-0", updates_total=1_000)
+    state.handle(b"learner-0", Goodbye(counters={"updates_total": 1_000}), 1.0)
+    other = join(state, "learner", "learner.9", now=2.0)
+    [(peer, refused)] = ready(state, other, now=2.0)
+    assert (peer, refused.exit_code) == (other, EXIT_CONFIG)
+    assert "has made 1,000 updates, and learner.9 has found none of them" in refused.reason
+    assert of_kind(ready(state, other, updates=900, now=3.0), GroupFormed)
+
+
+def test_the_same_learner_may_begin_anew_where_it_died_before_its_first_checkpoint():
+    state = hub_state()
+    ready(state, join(state, "learner"))
+    beat(state, b"learner-0", updates_total=10)
+    state.handle(b"learner-0", Goodbye(error="killed"), 1.0)
+    assert of_kind(ready(state, join(state, "learner", epoch=2, now=2.0), now=2.0), GroupFormed)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_hub_that_was_started_again_knows_the_group_that_learns(size):
+    names = [f"learner-{index}" for index in range(size)]
+    overrides = ("actor.num_actors=1", f"learner.num_learners={size}")
+    before = hub_state(*overrides)
+    for name in names:
+        ready(before, join(before, "learner", name))
+    state = hub_state(*overrides, before=before.memory(1.0))
+    assert state.memory(1.0).group == tuple(names)
+    for name in ("learner-7", "learner-8")[: 2 * (size - 1)]:
+        assert not of_kind(ready(state, join(state, "learner", name, now=1.0), now=1.0), GroupFormed)
+    told = state.handle(b"again", hello("learner", "learner-0", epoch=2), 2.0)
+    assert not of_kind(told, GroupFormed)
+    assert of_kind(ready(state, b"again", updates=3, now=2.0) + state.tick(2.1), GroupFormed)
+
+
+def test_no_group_is_at_work_when_a_run_is_resumed():
+    before = hub_state()
+    ready(before, join(before, "learner"))
+    state = hub_state(before=before.memory(1.0), started_at=50.0)
+    assert of_kind(ready(state, join(state, "learner", "learner.9", now=51.0), now=51.0), GroupFormed)
+
+
+def test_who_is_left_of_a_group_that_broke_keeps_the_updates_when_the_run_ends():
+    state = hub_state("learner.num_learners=2")
+    join(state, "actor")
+    for name in ("learner-0", "learner-1"):
+        ready(state, join(state, "learner", name))
+    ready(state, b"learner-1", generation=1, updates=9)  # learner-0 is lost
+    told = state.stop("enough", 1.0)
+    [(peer, formed)] = of_kind(told, GroupFormed)
+    assert (peer, formed.names) == (b"learner-1", ["learner-1"])
+    told = state.handle(b"actor-0", Goodbye(), 1.1)
+    assert b"learner-1" in stopped(told)
+    assert ready(state, b"learner-1", generation=2, now=1.2) == []  # no group begins any more
+
+
+def test_a_learner_whose_key_is_revoked_ends_its_group_by_its_name():
+    state = hub_state("learner.num_learners=2")
+    for name in ("learner-0", "learner-1"):
+        ready(state, join(state, "learner", name))
+    told = state.expel(lambda peer: peer == b"learner-1", 1.0)
+    reason = "learner-1 may not take part any more: its key was revoked"
+    assert told == [(b"learner-0", GroupEnded(generation=1, reason=reason))]
+
+
+def test_no_actor_joins_a_run_in_lock_step_beside_those_that_it_counts_on():
+    state = hub_state("deterministic=true", "stop.max_updates=9", "actor.num_actors=1")
+    join(state, "actor")
+    [(_, refused)] = state.handle(b"more", hello("actor", "actor-1"), 1.0)
+    assert refused.exit_code == EXIT_CONFIG
+    assert "actor.num_actors = 1 already, actor-0, which go in lock step" in refused.reason
+    assert isinstance(hub_state().handle(b"more", hello("actor", "actor-1"), 1.0)[0][1], Welcome)
+
+
+def test_the_target_does_not_end_a_run_in_lock_step():
+    state = hub_state("deterministic=true", "stop.max_updates=9", "stop.target_return=1")
+    assert stopped(evaluated_by(state, [5.0])) == set()
+    assert state.time_to_target_s is not None
+
+
 def test_a_stranger_is_asked_to_say_hello_and_changes_nothing():
     state = hub_state()
     request = StopRequest(reason="because")

@@ -1,7 +1,9 @@
 """The learner's hand-over of weights to the hub, and its work loop; the network is in memory."""
 
 import asyncio
+import contextlib
 import threading
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,10 +12,13 @@ import torch
 
 from parl_mq.errors import ConfigError, GroupBroken, MemoryRefused, ParlError, SnapshotError
 from parl_mq.learn.checkpoint import Checkpoint, save
+from parl_mq.learn.group import CONNECT_S, MeetingPoint
 from parl_mq.learn.learner import LearnerStep
 from parl_mq.net.memory_channel import MemoryNetwork
 from parl_mq.services.hub_link import NodeStatus
-from parl_mq.services.learner import IdleTime, LearnerNode, WeightsSource, build_learner
+from parl_mq.services.learner import IdleTime, LearnerNode, WeightsSource, build_learner, check_run_directory
+from parl_mq.services.run_directory import RunDirectory
+from parl_mq.services.run_memory import RunMemory
 from parl_mq.services.runtime import StopSignal, WorkThread, first_cause
 from parl_mq.services.sample_client import Batch
 from parl_mq.services.weights_exchange import announcement
@@ -120,9 +125,37 @@ async def test_a_version_published_while_the_hub_is_away_is_announced_when_it_is
     assert hub.received[-1] == announcement(snapshot(1, 5))
 
 
-def _built(checkpoint_root):
+def _built(checkpoint_root, run_id="run"):
     spec = TableSpec(SPEC.columns, {"action": Space("Discrete", (0.0,), (1.0,))})
-    return build_learner(small_config("node.device=cpu"), spec, torch.device("cpu"), checkpoint_root)
+    return build_learner(small_config("node.device=cpu"), spec, torch.device("cpu"), checkpoint_root, run_id)
+
+
+def test_a_learner_goes_on_from_no_checkpoint_of_another_run(tmp_path):
+    path = save(tmp_path, _built(tmp_path).checkpoint(), keep=1)
+    _built(tmp_path)
+    with pytest.raises(SnapshotError, match=rf"{path} is of run run, and this learner is in run other"):
+        _built(tmp_path, "other")
+
+
+@pytest.mark.parametrize(
+    ("found", "hub", "refusal"),
+    [
+        ("run", "ipc://hub", None),
+        ("run", "tcp://192.0.2.1:7000", None),
+        (None, "tcp://192.0.2.1:7000", None),
+        (None, "ipc://hub", "is no run's directory"),
+        ("other", "ipc://hub", "is of run other"),
+        ("other", "tcp://192.0.2.1:7000", "is of run other"),
+    ],
+)
+def test_a_learner_s_directory_is_that_of_its_run(tmp_path, found, hub, refusal):
+    if found is not None:
+        RunDirectory(tmp_path).write_memory(RunMemory(run_id=found))
+    expected = contextlib.nullcontext()
+    if refusal is not None:
+        expected = pytest.raises(ConfigError, match=rf"--run-dir {tmp_path} {refusal}, and this learner is in run run")
+    with expected:
+        check_run_directory(tmp_path, "run", hub)
 
 
 def test_a_learner_does_not_begin_anew_where_all_checkpoints_are_damaged(tmp_path):
@@ -323,7 +356,7 @@ def test_several_learners_want_a_trainer_that_can_share_its_batches(tmp_path, mo
     spec = TableSpec(SPEC.columns, {"action": Space("Discrete", (0.0,), (1.0,))})
     config = small_config("learner.num_learners=2")
     with pytest.raises(ConfigError, match="cannot learn with others: it has no method `join`"):
-        build_learner(config, spec, torch.device("cpu"), tmp_path)
+        build_learner(config, spec, torch.device("cpu"), tmp_path, "run")
 
 
 class Rendezvous:
@@ -399,7 +432,7 @@ async def node(tmp_path):
     task = asyncio.create_task(made.run(rendezvous, source, None, None, None))
     yield SimpleNamespace(
         trainer=trainer, rendezvous=rendezvous, source=source, samples=samples, stop=stop, task=task, link=link,
-        root=tmp_path,
+        root=tmp_path, made=made,
     )  # fmt: skip
     stop.set("the test is over")
     await asyncio.gather(task, return_exceptions=True)
@@ -434,6 +467,49 @@ async def test_only_rank_0_tells_of_updates_publishes_and_leaves_a_checkpoint(no
     assert node.source.published == []
     assert "updates_total" not in node.link.status.counters
     assert list(node.root.iterdir()) == []
+
+
+async def test_who_was_first_in_a_group_tells_of_no_updates_as_one_of_the_others(node):
+    node.rendezvous.formed.put_nowait(_formed(1))
+    node.samples.arrive(0)
+    await until(lambda: node.link.status.counters.get("updates_total") == 1)
+    node.rendezvous.is_over.put_nowait("learner-1 has left")
+    node.rendezvous.formed.put_nowait(_formed(2, rank=1, names=("learner-0", "learner-1")))
+    await until(lambda: node.link.status.counters.get("learner_group") == 2)
+    assert "updates_total" not in node.link.status.counters
+    assert "skipped_updates_total" not in node.link.status.counters
+
+
+async def test_no_learner_goes_beyond_the_limit_of_updates_however_many_batches_it_has(node, monkeypatch):
+    monkeypatch.setattr(node.made, "_config", small_config("stop.max_updates=3"))
+    node.samples.arrive(*range(5))
+    node.rendezvous.formed.put_nowait(_formed(1))
+    await until(lambda: node.link.status.counters.get("updates_total") == 3)
+    assert node.samples.log == ["ask", 0, 1, 2]
+
+
+async def test_a_stop_ends_the_wait_for_learners_that_do_not_come(node):
+    names = ("learner-0", "learner-1")
+    point = MeetingPoint("127.0.0.1")
+    node.rendezvous.formed.put_nowait(_formed(1, names=names).model_copy(update={"store": point.address}))
+    await until(lambda: node.rendezvous.asked)
+    await asyncio.sleep(0.05)  # it has begun to wait in the work thread
+    began_at = time.monotonic()
+    node.stop.set("enough")
+    await soon(node.task)
+    assert time.monotonic() - began_at < CONNECT_S / 3
+    point.close()
+
+
+async def test_the_end_of_a_group_that_has_not_met_leads_to_the_next_one(node):
+    names = ("learner-0", "learner-1")
+    point = MeetingPoint("127.0.0.1")
+    node.rendezvous.formed.put_nowait(_formed(1, names=names).model_copy(update={"store": point.address}))
+    node.rendezvous.is_over.put_nowait("learner-1 has left")
+    node.rendezvous.formed.put_nowait(_formed(2))
+    await until(lambda: node.source.published == [2])
+    assert node.rendezvous.asked == [(0, ""), (0, "learner-1 has left")]
+    point.close()
 
 
 async def test_a_stop_without_a_group_ends_the_node(node):

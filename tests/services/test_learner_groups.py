@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from parl_mq.errors import EXIT_CONFIG
 from parl_mq.services.learner_groups import LearnerGroups
 from parl_mq.services.roster import Roster
 from parl_mq.wire.messages import GroupEnded, GroupFormed, GroupWaiting, LearnerReady
@@ -15,9 +16,9 @@ LIMIT_S = 10.0
 class Run:
     """A roster and the groups of its learners; messages by the receiver's name."""
 
-    def __init__(self, size=2, generation=0):
+    def __init__(self, size=2, generation=0, members=()):
         self.roster = Roster()
-        self.groups = LearnerGroups(self.roster, size, generation, LIMIT_S)
+        self.groups = LearnerGroups(self.roster, size, generation, LIMIT_S, members=members)
 
     def join(self, name, *, epoch=1, now=0.0, host="here"):
         message = hello("learner", name, epoch=epoch).model_copy(update={"host": host})
@@ -25,14 +26,14 @@ class Run:
         gone = self.groups.note_gone(name, "was started again") if old is not None else []
         return self._by_name(gone), node
 
-    def ready(self, name, *, generation=0, updates=0, device="cpu", now=0.0, reason=""):
+    def ready(self, name, *, generation=0, updates=0, device="cpu", now=0.0, reason="", address="127.0.0.1"):
         if self.roster.named(name) is None:
             self.join(name, now=now)
         node = self.roster.named(name)
         node.heard_at = now
         port = 5000 + node.index
         message = LearnerReady(
-            generation=generation, updates=updates, device=device, store=("127.0.0.1", port), reason=reason
+            generation=generation, updates=updates, device=device, store=(address, port), reason=reason
         )
         return self._by_name(self.groups.note_ready(node, message, now))
 
@@ -145,22 +146,56 @@ def test_one_too_many_waits_and_takes_the_place_of_one_that_is_lost():
     }
 
 
-def test_a_hub_that_was_started_again_learns_of_the_group_from_heartbeats():
-    run = Run(generation=3)
+def test_a_hub_that_was_started_again_forms_no_second_group_beside_the_one_at_work():
+    run = Run(generation=3, members=("learner-0", "learner-1"))
+    for name in ("learner-2", "learner-3"):  # they are heard first
+        assert isinstance(run.ready(name)[name], GroupWaiting)
     for name in ("learner-0", "learner-1"):
-        _, node = run.join(name)
-        run.groups.note_beat(node, 3)
-    told = run.ready("learner-0", generation=3, reason="learner-1 stopped")
+        run.join(name)
+    told = run.ready("learner-0", generation=3, updates=9, reason="learner-1 stopped")
     assert isinstance(told["learner-1"], GroupEnded)
-    assert run.groups.generation == 3
+    assert (told["learner-0"].generation, told["learner-0"].source) == (4, 0)
 
 
-def test_the_heartbeat_of_an_older_group_makes_nobody_a_member():
+def test_the_learners_with_the_most_updates_are_in_the_next_group():
+    run = Run(size=1, generation=1, members=("learner-3",))
+    run.join("learner-3")
+    for name, updates in (("learner-0", 0), ("learner-1", 7), ("learner-2", 7)):
+        run.ready(name, updates=updates)
+    assert set(run._by_name(run.groups.note_gone("learner-3", "has left"))) == set()
+    assert set(run.tick(1.0)) == {"learner-1"}
+
+
+def test_when_the_run_ends_one_that_is_left_goes_on_alone_with_its_updates():
+    run = Run(size=3)
+    for name in ("learner-0", "learner-1", "learner-2"):
+        run.ready(name)
+    run.groups.note_gone("learner-0", "was started again")
+    run.ready("learner-1", generation=1, updates=6)
+    run.ready("learner-2", generation=1, updates=7)
+    told = run._by_name(run.groups.wind_up(1.0))
+    assert {name: (message.rank, message.names) for name, message in told.items()} == {"learner-2": (0, ["learner-2"])}
+
+
+def test_a_learner_elsewhere_is_refused_where_one_listens_for_its_own_machine_alone():
     run = Run()
-    _formed(run)
-    _, node = run.join("learner-2")
-    run.groups.note_beat(node, 0)
-    assert "learner-2" not in run.groups.waiting_for
+    run.join("learner-0", host="here")
+    run.join("learner-1", host="there")
+    run.ready("learner-1", address="192.0.2.7")
+    told = run.ready("learner-0", address="::1")
+    assert told["learner-1"].exit_code == EXIT_CONFIG
+    assert "learner-1 on there cannot share updates with learner-0, which joined the hub at" in told["learner-1"].reason
+    assert "here, and so listens" in told["learner-1"].reason
+    assert isinstance(told["learner-0"], GroupWaiting)
+
+
+@pytest.mark.parametrize("address", ["192.0.2.7", "2001:db8::7", "a name that nobody has"])
+def test_learners_whose_addresses_others_reach_meet_across_machines(address):
+    run = Run()
+    for name in ("learner-0", "learner-1"):
+        run.join(name, host=name)
+        told = run.ready(name, address=address)
+    assert {type(message) for message in told.values()} == {GroupFormed}
 
 
 @pytest.mark.parametrize(
@@ -176,5 +211,5 @@ def test_nccl_is_taken_where_each_has_a_gpu_of_its_own(devices, hosts, backend):
     run = Run()
     for index, (device, host) in enumerate(zip(devices, hosts, strict=True)):
         run.join(f"learner-{index}", host=host)
-        told = run.ready(f"learner-{index}", device=device)
+        told = run.ready(f"learner-{index}", device=device, address="192.0.2.7")
     assert {message.backend for message in told.values()} == {backend}

@@ -55,7 +55,9 @@ class Desk:
     """A desk in lock step with two actors and a learner."""
 
     def __init__(self):
-        self.config = small_config("deterministic=true", "actor.num_actors=2", "replay.learning_starts=4")
+        self.config = small_config(
+            "deterministic=true", "stop.max_updates=100", "actor.num_actors=2", "replay.learning_starts=4"
+        )
         self.table = Table(table_settings(self.config), SPEC, directory=None, rng=np.random.default_rng(1))
         self.desk = ReplayDesk(self.table, limiter(self.config, self.table.words), SPEC, self.config, "run")
         for name in ("actor-0", "actor-1", "learner-0"):

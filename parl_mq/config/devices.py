@@ -72,8 +72,15 @@ class Devices:
         lacks = self._lacks(index)
         if lacks is not None:
             raise ConfigError(
-                f"node.device: {wanted} cannot be used: {lacks}; `auto` takes a GPU where there is one, else the CPU"
+                f"node.device: {wanted} cannot be used: {lacks}; there is: {self}; `auto` takes a GPU where there is "
+                "one, else the CPU"
             ).about("node.device")
+
+    def __str__(self) -> str:
+        """All of them, as `node.device` names them."""
+        if self.has_gpu and self.num_gpus is None:
+            return "cpu, cuda"
+        return ", ".join(["cpu", *(f"cuda:{index}" for index in range(self.num_gpus or 0) if self.has_gpu)])
 
     @property
     def has_gpu(self) -> bool:

@@ -6,8 +6,10 @@ import sys
 import pytest
 import torch
 
-from parl_mq.errors import ConfigError
-from parl_mq.services.devices import Devices, TorchBuild, num_nvidia_gpus
+from parl_mq.config.devices import Devices, TorchBuild, num_nvidia_gpus
+from parl_mq.config.loader import load_node_config
+from parl_mq.config.settings import Origin, Setting
+from parl_mq.errors import ConfigError, UsageError
 
 CPU_BUILD = TorchBuild("2.13.0+cpu", None, None)
 CUDA_BUILD = TorchBuild("2.13.0", "12.8", None)
@@ -39,6 +41,25 @@ def test_a_device_that_is_not_there_is_refused(devices: Devices, wanted: str, me
     with pytest.raises(ConfigError, match=rf"^node\.device: {wanted} cannot be used: .*{message}") as caught:
         devices.check(wanted)
     assert caught.value.keys == ("node.device",)
+
+
+@pytest.mark.parametrize(
+    ("devices", "there_is"),
+    [
+        (Devices(CUDA_BUILD, 2), "cpu, cuda:0, cuda:1"),
+        (Devices(CUDA_BUILD, 0), "cpu"),
+        (Devices(CPU_BUILD, 2), "cpu"),
+    ],
+)
+def test_a_refusal_lists_the_devices_that_there_are(
+    devices: Devices, there_is: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigError, match=rf"; there is: {there_is};"):
+        devices.check("cuda:9")
+    monkeypatch.setattr(Devices, "here", lambda: devices)
+    for other in ("gpu", "cuda:", "cuda:x", "cuda:-1", "CUDA", "cpu\n"):
+        with pytest.raises(UsageError, match=rf"node\.device: must be auto, .* there is: {there_is}; got "):
+            load_node_config(overrides=[Setting(("node", "device"), other, Origin("flag", "--set"))], environ={})
 
 
 @pytest.mark.parametrize(
@@ -78,7 +99,5 @@ def test_there_is_one_learner_for_each_gpu_that_torch_can_use_and_none_without(
 
 
 def test_asking_loads_no_torch() -> None:
-    script = (
-        "import sys; from parl_mq.services.devices import Devices; Devices.here(); sys.exit('torch' in sys.modules)"
-    )
+    script = "import sys; from parl_mq.config.devices import Devices; Devices.here(); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
