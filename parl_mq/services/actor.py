@@ -284,9 +284,9 @@ class Actor:
         return fragments is not None
 
     async def _send_last_rows(self) -> None:
-        """Sends what is cut as far as the credit goes, and waits a while for the acknowledgements."""
+        """Sends what is cut as far as turn and credit go, and waits a while for the acknowledgements."""
         await self._work(self._rollout.collector.drain)
-        while await self._send_cut():
+        while self._is_in_turn and await self._send_cut():
             pass
         deadline = time.monotonic() + FAREWELL_S
         while self._replays.unacknowledged_rows and (left_s := deadline - time.monotonic()) > 0:

@@ -20,7 +20,7 @@ class LockStep(Generic[T]):
 
     Attributes:
         num_draws: batches that are still to be drawn in this round.
-        version: counter of the weights that actors step with next.
+        version: counter of the weights that actors step with next; while draws are left, these are still to come.
     """
 
     def __init__(self, num_actors: int, *, samples_per_insert: float, batch_size: int, learning_starts: int) -> None:
@@ -67,11 +67,11 @@ class LockStep(Generic[T]):
         self._owed_rows += num_rows * self._samples_per_insert
         self.num_draws = int(self._owed_rows // self._batch_size)
         self._owed_rows -= self.num_draws * self._batch_size
+        self.version += self.num_draws > 0
 
     def note_draw(self) -> bool:
         """A batch is drawn; whether it is the round's last one, after which the learner publishes."""
         self.num_draws -= 1
-        self.version += self.num_draws == 0
         return self.num_draws == 0
 
     @property

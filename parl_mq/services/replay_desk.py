@@ -197,6 +197,10 @@ class ReplayDesk:
         return self._reason if self._held and not self.has_more else None
 
     @property
+    def _version(self) -> int | None:
+        return None if self._lock_step is None else self._lock_step.version
+
+    @property
     def _reason(self) -> str:
         return self._limiter.waiting(self._table.num_live) if self._lock_step is None else self._lock_step.waiting_for
 
@@ -379,6 +383,7 @@ class ReplayDesk:
                 counted_bytes=sender.book.num_bytes,
                 credit_rows=sender.book.credit_rows,
                 credit_bytes=sender.book.credit_bytes,
+                version=self._version,
             ),
         )
         if attach.role == "learner" and self._is_one_of_several:
@@ -582,8 +587,6 @@ class ReplayDesk:
             sender.has_news, sender.debt = True, 0
 
     def _grant(self, sender: _Sender) -> None:
-        if self._lock_step is not None and self._lock_step.num_draws:
-            return  # the round's end acknowledges its rows: then the actor goes on
         self._raise_credit(sender)
         if not sender.has_news:
             return
@@ -596,7 +599,7 @@ class ReplayDesk:
                 credit_rows=sender.book.credit_rows,
                 credit_bytes=sender.book.credit_bytes,
                 waiting_for=self._reason if is_blocked else None,
-                version=None if self._lock_step is None else self._lock_step.version,
+                version=self._version,
             ),
         )
 

@@ -113,6 +113,7 @@ class ReplayStream:
         if (lost := self.book.lost_rows - lost_before) > 0:
             log.warning("%d rows that the replay node had acknowledged are gone with its ring", lost)
         self.book.grant(attached.credit_rows, attached.credit_bytes)
+        self.version = attached.version
         self.is_up = True
         self._lost.clear()
         return again

@@ -580,6 +580,7 @@ class Attached(Message):
         counted_bytes: the same in bytes of columns.
         credit_rows: live rows that this epoch may have sent in all, absolute; 0 for a learner.
         credit_bytes: the same in bytes of columns.
+        version: as Credit has it: credit without it would be for steps that are not this actor's turn.
     """
 
     kind: Literal["attached"] = "attached"
@@ -589,6 +590,7 @@ class Attached(Message):
     counted_bytes: NonNegativeInt
     credit_rows: NonNegativeInt
     credit_bytes: NonNegativeInt
+    version: NonNegativeInt | None = None
 
 
 class AttachRefused(Message):

@@ -17,7 +17,7 @@ from parl_mq.services.actor import BEATS_TO_THE_LIMIT, Actor, Rollout, steps_a_b
 from parl_mq.services.faults import FaultCount
 from parl_mq.services.hub_link import NodeStatus
 from parl_mq.services.replay_desk import ReplayDesk
-from parl_mq.services.replay_streams import ReplayStreams
+from parl_mq.services.replay_streams import CREDIT, ReplayStreams
 from parl_mq.services.runtime import StopSignal, WorkThread, first_cause
 from parl_mq.services.tables import limiter, table_settings
 from parl_mq.spec import WeightsVersion
@@ -26,6 +26,7 @@ from parl_mq.wire.messages import Credit, InsertRefused, SampleRequest, ToReplay
 from tests.services.builders import SPEC, attach, fragments, small_config, soon, until
 
 ROWS = 4  # of each fragment
+LOCK_STEP = ("deterministic=true", "stop.max_updates=100", "actor.num_envs=4", "actor.num_actors=2")
 
 
 class FakeCollector:
@@ -122,12 +123,19 @@ class FakeWeights:
 
 
 class Replay:
-    """A real desk on an in-memory channel; `is_silent` lets it read and store without a word."""
+    """A real desk on an in-memory channel.
 
-    def __init__(self, network):
+    Attributes:
+        is_silent: it reads and stores without a word.
+        is_deaf: it reads and stores nothing.
+        num_left: messages that it sends before it is held up.
+    """
+
+    def __init__(self, network, settings=()):
         self.is_silent = False
         self.is_deaf = False
-        config = small_config()
+        self.num_left = math.inf
+        config = small_config(*settings)
         self.table = Table(table_settings(config), SPEC, directory=None, rng=np.random.default_rng(1))
         self.desk = ReplayDesk(self.table, limiter(config), SPEC, config, "run")
         self.server = network.bind("replay")
@@ -146,7 +154,9 @@ class Replay:
     def send(self):
         replies = self.desk.due(0.0)
         for peer, frames in [] if self.is_silent else replies:
-            self.server.try_send(peer, frames)
+            if self.num_left > 0:
+                self.num_left -= 1
+                self.server.try_send(peer, frames)
 
     def draw(self, times=1):
         for number in range(times):
@@ -157,9 +167,9 @@ class Replay:
 class Scene:
     """An actor at work."""
 
-    def __init__(self, monkeypatch, collectors, max_faults=3, steps_a_beat=math.inf):
+    def __init__(self, monkeypatch, collectors, max_faults=3, steps_a_beat=math.inf, settings=()):
         self.network = MemoryNetwork()
-        self.replay = Replay(self.network)
+        self.replay = Replay(self.network, settings)
         self.channel = self.network.connect("replay")
         self.weights = FakeWeights(monkeypatch)
         self.stop = StopSignal()
@@ -270,6 +280,27 @@ async def test_newer_weights_are_acted_with(monkeypatch):
         scene.weights.give(1, 5)
         await until(lambda: collector.versions == [(1, 0), (1, 5)])
         await until(lambda: scene.link.status.counters["weights_version"] == 5)
+
+
+@pytest.mark.parametrize("num_told", [1, 2])
+async def test_in_lock_step_a_round_has_one_message_whether_credit_follows_attached_soon_or_late(monkeypatch, num_told):
+    collector = FakeCollector()
+    async with acting(monkeypatch, collector, settings=LOCK_STEP) as (scene, _):
+        scene.replay.send()  # what the learner of the desk is told
+        scene.replay.num_left = num_told
+        scene.weights.give(1, 0)
+        await until(lambda: scene.link.status.waiting_for == CREDIT and collector.num_collected)
+        assert collector.num_collected == 1
+
+
+async def test_in_lock_step_a_stop_brings_no_second_message_into_a_round(monkeypatch):
+    monkeypatch.setattr(actor_module, "FAREWELL_S", 0.05)
+    async with acting(monkeypatch, FakeCollector(left=1), settings=LOCK_STEP) as (scene, task):
+        scene.weights.give(1, 0)
+        await until(lambda: scene.link.status.waiting_for == CREDIT)
+        scene.stop.set("enough")
+        await soon(task)
+        assert (scene.counter("sent_rows"), scene.counter("abandoned_rows")) == (ROWS, ROWS)
 
 
 async def test_a_stop_while_it_waits_for_credit_ends_it_at_once_with_its_books_even(monkeypatch):

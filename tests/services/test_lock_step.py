@@ -10,7 +10,7 @@ from parl_mq.services.lock_step import LockStep
 from parl_mq.services.replay_desk import ReplayDesk
 from parl_mq.services.tables import limiter, table_settings
 from parl_mq.wire.fragments import arrays_of
-from parl_mq.wire.messages import Credit, FromReplay, InsertFragments, SampleReply, SampleRequest
+from parl_mq.wire.messages import Attached, Credit, FromReplay, InsertFragments, SampleReply, SampleRequest
 from tests.services.builders import SPEC, attach, decoded, fragments, small_config
 
 
@@ -98,15 +98,26 @@ def test_whatever_comes_first_the_same_rows_are_drawn(order):
         np.testing.assert_array_equal(array, arrays[name])
 
 
-def test_actors_go_on_with_the_round_s_weights_only_after_its_last_batch():
+def test_actors_go_on_with_the_weights_that_the_learner_publishes_after_the_round_s_last_batch():
     desk = Desk()
     desk.insert("actor-1")
     desk.insert("actor-0")
     credit, [first] = _news(desk.ask(0))
-    assert (credit, first.ends_round) == ([], False)  # 8 rows at a ratio of 2 are two batches
-    credit, [last] = _news(desk.ask(1))
-    assert last.ends_round
     assert sorted(credit) == [("actor-0", 0, 1), ("actor-1", 0, 1)]
+    assert not first.ends_round  # 8 rows at a ratio of 2 are two batches
+    credit, [last] = _news(desk.ask(1))
+    assert (credit, last.ends_round) == ([], True)
+
+
+@pytest.mark.parametrize("num_asked", [0, 1, 2])
+def test_an_actor_that_attaches_goes_on_with_the_same_weights_as_the_others(num_asked):
+    desk = Desk()
+    desk.insert("actor-0"), desk.insert("actor-1")
+    for number in range(num_asked):
+        desk.ask(number)
+    desk.desk.handle(b"another route", attach("actor", "actor-0"), {})
+    [attached] = [message for _, message, _ in desk.due() if type(message) is Attached]
+    assert attached.version == min(num_asked, 1)
 
 
 def test_rows_of_the_next_round_wait_for_the_priorities_of_the_last_batch():
