@@ -190,6 +190,7 @@ class ReplayDesk:
         self._told_counts: ReplayCounts | None = None
         self._next_counts_at = 0.0
         self._lock_step = _lock_step(config) if config.deterministic else None
+        self._drawn: tuple[int, list[Frame]] | None = None
 
     @property
     def waiting_for(self) -> str | None:
@@ -527,12 +528,20 @@ class ReplayDesk:
                 held.since = now
 
     def _go_in_lock_step(self, step: LockStep[_Brought], now: float) -> None:
-        """A request brings the priorities of the batch before: so it is waited for in front of every change."""
+        """A request brings the priorities of the batch before: so it is waited for in front of every change.
+
+        One that comes again, as its answer was lost with the connection, gets the same answer.
+        """
+        if self._held and self._drawn is not None and self._drawn[0] == self._held[0].request.request_id:
+            self._replies.append((self._held.popleft().peer, self._drawn[1]))
         if step.is_complete and self._held:
             stored = [self._store(each.sender, each.message, each.arrays) for each in step.take()]
             step.begin_draws(sum(stored), self._table.num_live)
         while step.num_draws and self._held:
-            self._replies.append(self._draw(self._held.popleft(), 1, now, ends_round=step.note_draw()))
+            held = self._held.popleft()
+            peer, frames = self._draw(held, 1, now, ends_round=step.note_draw())
+            self._drawn = held.request.request_id, frames
+            self._replies.append((peer, frames))
 
     def _num_due(self, held: _Held) -> int:
         """Batches of a request that may be drawn now and go in one reply."""

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -72,10 +72,22 @@ class Batch:
     origins: tuple[Origin, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A request that is not answered in full, and the priorities that ride on it."""
+
+    request: SampleRequest
+    updates: Arrays
+
+    def encoded(self) -> list[Frame]:
+        return encode(self.request, self.updates)
+
+
 class SampleClient:
     """Keeps `prefetch` batches asked for, or here and not yet taken: memory is bounded by that.
 
-    Each request is sent once; only after a reconnect are unanswered ones asked again. Where the table is mapped, a
+    Each request is sent once; only after a reconnect are unanswered ones asked again, in their order and with their
+    priorities, which changes nothing where these have been applied. Where the table is mapped, a
     reply brings keys, and their rows are copied as soon as it comes: the later, the more of them are overwritten.
 
     Attributes:
@@ -103,7 +115,7 @@ class SampleClient:
         self._batch_size = batch_size
         self._prefetch = prefetch
         self._numbers = itertools.count()
-        self._outstanding: dict[int, SampleRequest] = {}
+        self._outstanding: dict[int, _Asked] = {}
         self._batches: asyncio.Queue[Batch] = asyncio.Queue(prefetch)
         self._updates: list[Arrays] = []
         self._spare: list[Arrays] = []
@@ -156,39 +168,41 @@ class SampleClient:
         While the replay node is away nothing is sent: a new connection begins with what is missing.
         """
         if self._is_attached and self._num_missing > 0:
-            self._send(self._request(self._num_missing))
+            asked = self._asking(self._num_missing)
+            if self._channel.try_send(asked.encoded()):
+                self._enter(asked)
 
     def send_last_priorities(self) -> None:
         """Sends priorities that no request carries any more, if the replay node is there."""
         if self._updates:
-            self._send(UpdatePriorities(table=MAIN_TABLE))
+            message = encode(UpdatePriorities(table=MAIN_TABLE), joined_updates(self._updates))
+            if self._channel.try_send(message):
+                self._updates.clear()
 
     @property
     def _num_missing(self) -> int:
-        num_asked = sum([request.num_batches for request in self._outstanding.values()])
+        num_asked = sum([asked.request.num_batches for asked in self._outstanding.values()])
         return self._prefetch - num_asked - self._batches.qsize()
 
-    def _request(self, num_batches: int) -> SampleRequest:
-        return SampleRequest(
+    def _asking(self, num_batches: int) -> _Asked:
+        """A request with all priorities that wait, which it takes along once it is entered."""
+        request = SampleRequest(
             request_id=next(self._numbers),
             table=MAIN_TABLE,
             batch_size=self._batch_size,
             num_batches=num_batches,
             rows=self._table is None,
         )
+        return _Asked(request, joined_updates(self._updates))
+
+    def _enter(self, asked: _Asked) -> _Asked:
+        self._outstanding[asked.request.request_id] = asked
+        self._updates.clear()
+        return asked
 
     @property
     def _table(self) -> MappedTable | None:
         return None if self._row_map is None else self._row_map.table
-
-    def _send(self, message: SampleRequest | UpdatePriorities) -> bool:
-        """Sends a message with all priorities that wait, or keeps them."""
-        if not self._channel.try_send(encode(message, joined_updates(self._updates))):
-            return False
-        self._updates.clear()
-        if isinstance(message, SampleRequest):
-            self._outstanding[message.request_id] = message
-        return True
 
     def _handle(self, message: Message, arrays: Arrays) -> list[list[Frame]]:
         match message:
@@ -213,17 +227,15 @@ class SampleClient:
         if ring_id != self._ring_id:
             self._ring_id = ring_id
             self._updates.clear()
+            self._outstanding = {number: replace(asked, updates={}) for number, asked in self._outstanding.items()}
         if self._row_map is not None:
             self._row_map.attach(ring_id)
-        for request in self._outstanding.values():
-            self._outstanding[request.request_id] = request.model_copy(update={"rows": self._table is None})
+        for number, asked in self._outstanding.items():
+            request = asked.request.model_copy(update={"rows": self._table is None})
+            self._outstanding[number] = replace(asked, request=request)
         if self._num_missing > 0:
-            self._enter(self._request(self._num_missing))
-        return [encode(request) for request in self._outstanding.values()]
-
-    def _enter(self, request: SampleRequest) -> SampleRequest:
-        self._outstanding[request.request_id] = request
-        return request
+            self._enter(self._asking(self._num_missing))
+        return [asked.encoded() for asked in self._outstanding.values()]
 
     def _lose(self) -> None:
         """The connection is gone, or this client: the map's ring may have been removed."""
@@ -237,9 +249,10 @@ class SampleClient:
         Raises:
             WireError: it is no answer to its request.
         """
-        request = self._outstanding.get(reply.request_id)
-        if request is None or ((table := self._table) is None and not request.rows):
+        asked = self._outstanding.get(reply.request_id)
+        if asked is None or ((table := self._table) is None and not asked.request.rows):
             return []  # an answer over a connection that has gone: its request was, or will be, sent again
+        request = asked.request
         num_left = request.num_batches - reply.num_batches
         num_rows = reply.num_batches * self._batch_size
         if num_left < 0 or any(array.shape[:1] != (num_rows,) for array in arrays.values()):
@@ -247,7 +260,8 @@ class SampleClient:
                 f"the replay node sent {reply.num_batches} batches of another size or number than asked for"
             )
         if num_left:
-            self._enter(request.model_copy(update={"num_batches": num_left}))
+            rest = request.model_copy(update={"num_batches": num_left})
+            self._outstanding[reply.request_id] = _Asked(rest, {})  # its priorities have been applied
         else:
             del self._outstanding[reply.request_id]
         parts = _parts(arrays, self._batch_size)
@@ -264,7 +278,7 @@ class SampleClient:
                 self._batches.put_nowait(batch)
             else:
                 num_lost += 1
-        return [encode(self._enter(self._request(num_lost)))] if num_lost else []
+        return [self._enter(self._asking(num_lost)).encoded()] if num_lost else []
 
     def _gathered(self, table: MappedTable, reply: SampleReply, arrays: Arrays) -> Batch:
         """The batch whose keys have come.

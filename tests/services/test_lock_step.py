@@ -120,6 +120,20 @@ def test_an_actor_that_attaches_goes_on_with_the_same_weights_as_the_others(num_
     assert attached.version == min(num_asked, 1)
 
 
+def test_a_request_that_comes_again_over_another_connection_gets_the_same_answer_and_counts_once():
+    desk = Desk()
+    desk.insert("actor-0"), desk.insert("actor-1")
+    _, [first] = _news(desk.ask(0))
+    [(_, _, lost)] = [reply for reply in desk.ask(1) if type(reply[1]) is SampleReply]
+    desk.desk.forget(b"learner-0")
+    desk.desk.handle(b"learner-0", attach("learner"), {})
+    [(_, last, arrays)] = [reply for reply in desk.ask(1) if type(reply[1]) is SampleReply]
+    assert (first.ends_round, last.ends_round) == (False, True)
+    for name, array in lost.items():
+        np.testing.assert_array_equal(array, arrays[name])
+    assert not _news(desk.ask(2))[1]  # the next round's rows have not come
+
+
 def test_rows_of_the_next_round_wait_for_the_priorities_of_the_last_batch():
     desk = Desk()
     desk.insert("actor-0"), desk.insert("actor-1"), desk.ask(0), desk.ask(1)

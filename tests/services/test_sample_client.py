@@ -188,9 +188,7 @@ async def test_without_a_connection_nothing_is_waited_for_and_priorities_are_kep
         client.send_last_priorities()
         channel.revive()
         await begin(replay)
-        await replay.next(SampleRequest)
-        client.send_last_priorities()
-        assert (await replay.next(UpdatePriorities))[1]["magnitudes"].tolist() == [1.0] * 8
+        assert (await replay.next(SampleRequest))[1]["magnitudes"].tolist() == [1.0] * 8
 
 
 async def test_after_a_reconnect_what_is_unanswered_is_asked_again_and_no_answer_counts_twice():
@@ -209,6 +207,22 @@ async def test_after_a_reconnect_what_is_unanswered_is_asked_again_and_no_answer
         replay.answer(following, 3)
         replay.answer(again, 4, 5)
         assert marks([await soon(client.next_batch()) for _ in range(3)]) == [2, 4, 5]
+
+
+@pytest.mark.parametrize(("ring_id", "expected"), [("ring", [1.0] * 8), ("another", [])])
+async def test_priorities_go_again_with_the_request_that_they_rode_on_unless_their_ring_is_gone(ring_id, expected):
+    async with linked(prefetch=1) as (client, replay, channel):
+        replay.answer(await begin(replay), 1)
+        client.give_back(await soon(client.next_batch()), np.ones(8))
+        client.ask()
+        request, _ = await replay.next(SampleRequest)
+        channel.cut()
+        channel.revive()
+        await replay.next(Attach)
+        replay.say(ATTACHED.model_copy(update={"ring_id": ring_id}))
+        again, arrays = await replay.next(SampleRequest)
+        assert again == request
+        assert [*arrays.get("magnitudes", [])] == expected
 
 
 @pytest.mark.parametrize("arrays", [{"keys": np.zeros(16, np.uint64)}, {"keys": np.zeros(23, np.uint64)}, {}])
