@@ -26,9 +26,10 @@ from parl_mq.errors import (
     SnapshotError,
     UsageError,
 )
+from parl_mq.observe.files import metrics_files
 from parl_mq.services.attachment import PublicPlace
 from parl_mq.services.early_start import EarlyStart
-from parl_mq.services.preflight import check_run
+from parl_mq.services.preflight import check_ports, check_run
 from parl_mq.services.rings import check_rings, rings_of_run, sweep
 from parl_mq.services.run_directory import RunDirectory
 from parl_mq.services.runtime import StopSignal, hangups
@@ -110,7 +111,7 @@ def train(
             there, `run_dir` exists, or it holds another run than the one to be resumed. Nothing was started.
         EnvironmentFault: the environment cannot be made. Nothing was started.
         MemoryRefused: the replay table or the networks would not fit. Nothing was started.
-        CodedError: another command is training in `run_dir`. Nothing was started.
+        CodedError: another command is training in `run_dir`, or a port is in use. Nothing was started.
         RecordError: the run directory cannot be written; what ran was ended at once.
         NodeFailed: a node could not be kept running; the others were stopped.
         KeyboardInterrupt: Ctrl-C came a second time; everything was ended at once.
@@ -119,6 +120,7 @@ def train(
         started_at = time.monotonic() if started_at is None else started_at
         public = None if bind is None else PublicPlace.of(bind, advertise)
         settings = config if isinstance(config, RunConfig) else load_config(config)
+        check_ports(bind, settings.node)
         spec = check_run(settings, reused_bytes=_bytes_of_rings(settings, run_dir) if resume else 0)
         stop, kill = StopSignal(), StopSignal()
         with runtime_folder(settings.node) as runtime:
@@ -161,7 +163,8 @@ def _draw(directory: RunDirectory) -> None:
     from parl_mq.observe.plots import write_learning_curve  # it loads matplotlib, which the start must not wait for
 
     try:
-        write_learning_curve(directory.path)
+        if metrics_files(directory.path):
+            write_learning_curve(directory.path)
     except RecordError as error:
         log.warning("no learning curve was drawn: %s", error)
 

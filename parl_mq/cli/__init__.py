@@ -11,6 +11,7 @@ from typing import Final, NoReturn
 
 from parl_mq.cli.streams import let_readers_leave, open_standard_streams
 from parl_mq.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, ParlError, exit_code_of
+from parl_mq.observe import elapsed  # noqa: F401  # it looks at the clock when it is loaded
 from parl_mq.services.early_start import EarlyStart
 
 RARELY: Final = 100_000

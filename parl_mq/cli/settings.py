@@ -28,10 +28,15 @@ def presets(as_json: options.Json = False) -> None:
                 "env_id": config.environment.id,
                 "algorithm": config.algorithm.name,
                 "target_return": config.stop.target_return,
-                "about": read_preset(name).partition("\n")[0].removeprefix("# "),
+                "about": _about(read_preset(name)),
             }
         )
     print(json.dumps(rows) if as_json else "\n".join(f"{row['name']}\n    {row['about']}" for row in rows))
+
+
+def _about(text: str) -> str:
+    """The first paragraph of a preset's comment, in one line."""
+    return " ".join(line.removeprefix("# ") for line in text.partition("\n#\n")[0].splitlines())
 
 
 def show(source: options.Source, settings: options.Settings = None, as_json: options.Json = False) -> None:

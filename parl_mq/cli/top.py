@@ -25,7 +25,8 @@ def top(
 ) -> None:
     """Watch a run: its figures, nodes with health and rates, who waits for whom, what happened last.
 
-    It ends with the run, or with Ctrl-C. Where stdout is no terminal, each picture is printed as plain text.
+    It ends with the run, also where all its processes have died, or with Ctrl-C. Where stdout is no terminal, each
+    picture is printed as plain text.
     """
     import sys
     import time
@@ -42,7 +43,7 @@ def top(
                 if picture.status is not None:
                     watcher.see(picture.status, picture.failures)
                 show(watcher.render(picture.age_in_words(), height=height()))
-                if picture.has_ended or number == count:
+                if picture.has_ended or picture.is_dead or number == count:
                     break
                 time.sleep(every_s)  # the period itself
                 picture = picture_of(run_dir)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, TextIO
 
 from rich import box
@@ -10,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from parl_mq.observe.files import resume_command
 from parl_mq.observe.words import faults_in_words, in_one_line
 
 
@@ -23,6 +25,8 @@ def print_summary(summary: Mapping[str, Any], stream: TextIO, *, reached_before:
     """
     console = Console(file=stream, highlight=False)
     console.print(summary_table(summary, reached_before=reached_before))
+    if summary.get("interrupted"):
+        console.print(Text(f"go on with {resume_command(Path(summary['run_dir']))}"), soft_wrap=True)  # to be copied
 
 
 def summary_table(summary: Mapping[str, Any], *, reached_before: bool = False) -> Table:

@@ -24,8 +24,8 @@ AnyEnv = gymnasium.Env[Any, Any]
 AnyVectorEnv = VectorEnv[Any, Any, Any]
 Vectorization = Literal["auto", "sync", "threads", "async"]
 
-EXTRAS: Final = ("box2d", "mujoco")
-"""Groups of gymnasium's environments that parl_mq has an extra of the same name for."""
+EXTRAS: Final = {"box2d": "box2d", "classic_control": "video", "mujoco": "mujoco"}
+"""Group of gymnasium's environments -> the extra of parl_mq that brings what it needs, if only to be drawn."""
 
 
 def make_single(config: EnvironmentConfig) -> AnyEnv:
@@ -177,12 +177,16 @@ def _translated(env_id: str) -> Iterator[None]:
     except EnvironmentFault:
         raise
     except DependencyNotInstalled as exc:
-        raise EnvironmentFault(f"{env_id}: {exc}{_extra_for(env_id)}") from exc
+        raise EnvironmentFault(f"{env_id}: {exc}{install_hint(exc, env_id)}") from exc
     except Exception as exc:  # foreign code may raise anything
         raise EnvironmentFault(f"{env_id} cannot be made: {described(exc)}") from exc
 
 
-def _extra_for(env_id: str) -> str:
+def install_hint(exc: BaseException, env_id: str) -> str:
+    """What brings the package that an environment lacks, if it is that."""
+    if not isinstance(exc, DependencyNotInstalled):
+        return ""
     registered = gymnasium.registry.get(env_id.rpartition(":")[2])
-    groups = [extra for extra in EXTRAS if registered is not None and f".{extra}." in str(registered.entry_point)]
-    return f" (here: {install_command(groups[0])})" if groups else ""
+    place = "" if registered is None else str(registered.entry_point)
+    extras = [extra for group, extra in EXTRAS.items() if f".{group}." in place]
+    return f" (here: {install_command(extras[0])})" if extras else ""

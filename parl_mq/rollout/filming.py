@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from parl_mq.config.models import EnvironmentConfig
 from parl_mq.errors import EnvironmentFault
-from parl_mq.rollout.environments import AnyEnv, AnyVectorEnv, described, make_single
+from parl_mq.rollout.environments import AnyEnv, AnyVectorEnv, described, install_hint, make_single
 
 Picture = npt.NDArray[np.uint8]
 """[height, width, 3]."""
@@ -88,7 +88,7 @@ class Filmed(gymnasium.Wrapper[Any, Any, Any, Any]):
         try:
             picture = np.array(self.env.render())
         except Exception as exc:  # foreign code may raise anything
-            raise EnvironmentFault(f"{name} cannot be rendered: {described(exc)}") from exc
+            raise EnvironmentFault(f"{name} cannot be rendered: {described(exc)}{install_hint(exc, name)}") from exc
         if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != 3:
             raise EnvironmentFault(
                 f"{name} rendered {picture.dtype} {picture.shape}, expected uint8 (height, width, 3)"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from parl_mq.config.devices import Devices
-from parl_mq.config.models import RunConfig
-from parl_mq.errors import ConfigError, EnvironmentFault, MemoryRefused
+from parl_mq.config.models import NodeConfig, RunConfig
+from parl_mq.errors import EXIT_TEMPORARY, CodedError, ConfigError, EnvironmentFault, MemoryRefused
+from parl_mq.net.endpoints import host_of, port_of
 from parl_mq.replay.memory import available_memory, cgroup_headroom, gib
 from parl_mq.rollout.building import table_spec
 from parl_mq.services.tables import check_fits
@@ -74,6 +77,38 @@ def check_run(config: RunConfig, *, reused_bytes: int = 0) -> TableSpec:
     learns_on_gpu = config.node.device != "cpu" and not config.deterministic and devices.has_gpu
     check_networks(config, spec, learns_on_gpu=learns_on_gpu)
     return spec
+
+
+def check_ports(bind: str | None, node: NodeConfig) -> None:
+    """Refuses ports of a run at which somebody listens already.
+
+    Args:
+        bind: where other machines are to find the hub, `tcp://HOST:PORT`, if they are.
+        node: of the hub.
+
+    Raises:
+        CodedError: one is in use.
+    """
+    places = {} if bind is None else {f"--bind {bind}": (host_of(bind).strip("[]*"), port_of(bind))}
+    if node.metrics_port is not None:
+        places[f"node.metrics_port = {node.metrics_port}"] = (node.metrics_host, node.metrics_port)
+    for name, (host, port) in places.items():
+        if port and _is_taken(host, port):
+            raise CodedError(f"{name}: the port is in use; end what listens there, or name another one", EXIT_TEMPORARY)
+
+
+def _is_taken(host: str, port: int) -> bool:
+    """False too where the address cannot be bound for another reason, which the node that binds it says better."""
+    try:
+        kind, _, _, _, address = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(kind, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of an earlier run may linger
+            probe.bind(address)
+    except OSError as error:
+        return error.errno == errno.EADDRINUSE
+    return False
 
 
 def check_networks(

@@ -102,6 +102,9 @@ def _picture_of(path: Path) -> Picture:
     age_s = 0.0 if is_told else max(0.0, time.time() - written_at)
     has_ended = directory.read_summary() is not None
     is_dead = age_s > SILENT_AFTER_S and not has_ended and not is_held(path)
+    if is_dead and status is not None:
+        dead = [node._replace(health="failed", state="dead", waiting_for=None) for node in status.nodes]
+        status = status.model_copy(update={"nodes": dead})
     source = "hub" if is_told else "directory"
     return Picture(path, status, source, age_s, has_ended, is_dead, directory.read_failures())
 

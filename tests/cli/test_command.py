@@ -116,7 +116,7 @@ def test_config_schema_is_json(tmp_path: Path) -> None:
 def test_presets_lists_every_preset(tmp_path: Path) -> None:
     shown = json.loads(_run(tmp_path, "presets", "--json").stdout)
     assert tuple(row["name"] for row in shown) == preset_names()
-    assert all(row["about"] for row in shown)
+    assert all(row["about"].endswith(".") for row in shown)  # whole sentences
     told = _run(tmp_path, "presets").stdout
     assert [name for name in preset_names() if name not in told] == []
 

@@ -17,7 +17,7 @@ from parl_mq.services.runtime import StopSignal
 from parl_mq.wire.codec import encode
 from parl_mq.wire.messages import Heartbeat, Welcome
 from tests.cli.command import run_command
-from tests.observe.statuses import status
+from tests.observe.statuses import node, status
 from tests.services.builders import hello, small_config, soon
 
 FAILURE = {
@@ -118,14 +118,22 @@ BOOKS = {"sent": 10, "acknowledged": 10, "abandoned": 0, "under_way": 0, "stored
 
 
 def test_a_run_whose_processes_were_killed_is_presumed_dead(directory, monkeypatch, capsys):
-    left_by_a_dead_hub(directory, books=BOOKS)
+    left_by_a_dead_hub(directory, books=BOOKS, nodes=[node(waiting_for="the replay node")])
     with directory.held():
         assert "the hub does not answer; as of 60 s ago" in shown(monkeypatch, capsys, str(directory.path))
     out = shown(monkeypatch, capsys, str(directory.path))
     assert "presumed dead since" in out
     assert f"`parl-mq train {directory.config} --run-dir {directory.path} --resume`" in out
     assert "replay nodes told theirs later than the actors did" in out
-    assert json.loads(shown(monkeypatch, capsys, str(directory.path), "--json"))["is_dead"]
+    told = json.loads(shown(monkeypatch, capsys, str(directory.path), "--json"))
+    assert told["is_dead"]
+    assert [(one["health"], one["waiting_for"]) for one in told["nodes"]] == [("failed", None)]
+
+
+def test_top_ends_where_all_processes_have_died(directory, monkeypatch, capsys):
+    left_by_a_dead_hub(directory, books=BOOKS)
+    assert run_command(monkeypatch, "top", str(directory.path)) == EXIT_OK
+    assert "presumed dead since" in capsys.readouterr().out
 
 
 def test_a_failed_run_says_why(directory, monkeypatch, capsys):

@@ -58,6 +58,13 @@ def test_what_is_not_known_is_left_out(absent: str) -> None:
     assert len(_printed(**{absent: None}).splitlines()) == len(_printed().splitlines()) - 1
 
 
+def test_an_interrupted_run_says_how_it_goes_on() -> None:
+    assert "--resume" not in _printed(interrupted=False)
+    assert _printed(interrupted=True).endswith(
+        "go on with parl-mq train runs/x/config.toml --run-dir runs/x --resume\n"
+    )
+
+
 def test_environments_that_broke_are_counted() -> None:
     assert "environment faults" not in _printed(environment_faults=0)
     assert "broke 3 times, and were made anew" in _printed(environment_faults=3)

@@ -9,7 +9,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from parl_mq.config.models import EnvironmentConfig
 from parl_mq.errors import EnvironmentFault
-from parl_mq.rollout.environments import make_single, make_vector
+from parl_mq.rollout.environments import install_hint, make_single, make_vector
 from parl_mq.rollout.stepper import Stepper
 from parl_mq.spec import spec_of
 
@@ -160,3 +160,11 @@ def test_registered_ids_are_left_as_they_are() -> None:
     before = repr(gymnasium.spec("CartPole-v1"))
     make_vector(EnvironmentConfig(id="CartPole-v1", max_episode_steps=7), 2)
     assert repr(gymnasium.spec("CartPole-v1")) == before
+
+
+def test_what_a_drawing_environment_lacks_is_told_with_the_extra_that_brings_it() -> None:
+    lacks = gymnasium.error.DependencyNotInstalled("pygame is not installed")
+    assert "[video]" in install_hint(lacks, "CartPole-v1")
+    assert "[box2d]" in install_hint(lacks, "LunarLander-v3")
+    assert install_hint(ValueError("other"), "CartPole-v1") == ""
+    assert install_hint(lacks, "Own-v0") == ""

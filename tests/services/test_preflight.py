@@ -1,14 +1,15 @@
 """What is refused before any process is started."""
 
+import socket
 from pathlib import Path
 
 import pytest
 
 from parl_mq.config.loader import load_config
 from parl_mq.config.models import RunConfig
-from parl_mq.errors import ConfigError, EnvironmentFault, MemoryRefused
+from parl_mq.errors import EXIT_TEMPORARY, CodedError, ConfigError, EnvironmentFault, MemoryRefused, exit_code_of
 from parl_mq.rollout.building import table_spec
-from parl_mq.services.preflight import check_networks, check_run
+from parl_mq.services.preflight import check_networks, check_ports, check_run
 
 GIB = 2**30
 
@@ -48,6 +49,21 @@ def test_what_cannot_work_here_is_refused_and_names_its_setting(
 def test_a_run_that_can_work_gets_its_table() -> None:
     config = _config()
     assert check_run(config).digest == table_spec(config).digest
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+def test_ports_in_use_are_refused_before_anything_is_made(host: str) -> None:
+    family = socket.AF_INET6 if "[" in host else socket.AF_INET
+    with socket.create_server((host.strip("[]"), 0), family=family) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(CodedError, match=f"--bind tcp://.*:{port}: the port is in use") as caught:
+            check_ports(f"tcp://{host}:{port}", _config().node)
+        assert exit_code_of(caught.value) == EXIT_TEMPORARY
+        if "[" not in host:
+            with pytest.raises(CodedError, match=f"node.metrics_port = {port}: the port is in use"):
+                check_ports(None, _config(f"node.metrics_port={port}").node)
+    check_ports(f"tcp://{host}:{port}", _config(f"node.metrics_port={port}").node)
+    check_ports("tcp://*:0", _config("node.metrics_port=0").node)
 
 
 def test_copies_of_all_processes_are_counted(machine: Path) -> None:
