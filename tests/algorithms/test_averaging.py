@@ -167,6 +167,7 @@ def test_compiled_programs_learn_the_same(case: str, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
+@pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")  # of torch's own compiler
 @pytest.mark.parametrize("case", ["dqn", "sac", "sac-discrete", "td3"])
 def test_what_the_compiler_makes_learns_the_same(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     _compiled_by(case, "inductor", monkeypatch)

@@ -119,4 +119,4 @@ def test_a_plan_of_the_real_system_leaves_nothing_behind(tmp_path, monkeypatch):
     assert made["profile"]["replay"]["cpu_s_per_insert"] > 0
     assert made["profile"]["replay"]["cpu_s_per_draw"] > 0
     assert list((tmp_path / "rings").iterdir()) == []
-    assert len(list((tmp_path / "cache").rglob("*.json"))) == 1
+    assert len(list((tmp_path / "cache" / "parl_mq").rglob("*.json"))) == 1
