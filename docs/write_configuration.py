@@ -52,9 +52,15 @@ def markdown(schema: dict[str, Any]) -> str:
         options = [_resolved(schema, option) for option in value.get("anyOf", [value])]  # one for each algorithm
         if "properties" not in options[0]:
             plain[name] = value
-        tables += [_table(f"`[{name}]`", section) for section in options if "properties" in section]
+        tables += [_table(_title(name, section), section) for section in options if "properties" in section]
     run = {"description": "Keys outside of any section.", "properties": plain}
     return "\n".join([HEAD, _table("The run", run), *tables])
+
+
+def _title(name: str, section: dict[str, Any]) -> str:
+    """The section's name; of an algorithm's settings with the algorithm's, so that each heading can be linked to."""
+    known_as = section["properties"].get("name", {}).get("default")
+    return f"`[{name}]`" if known_as is None else f"`[{name}]` of `{known_as}`"
 
 
 def _table(title: str, section: dict[str, Any]) -> str:

@@ -39,6 +39,7 @@ def runs(
     from parl_mq.observe.plots import check_format, write_comparison
     from parl_mq.observe.run_table import print_runs, result_console
     from parl_mq.observe.runs import find_runs, read_run
+    from parl_mq.observe.words import counted
 
     if plot is not None:
         check_format(plot)
@@ -64,6 +65,8 @@ def runs(
     if plot is not None:
         written = write_comparison(groups, plot, np.random.default_rng(BOOTSTRAP_SEED))
         print(f"drawn: {written}", file=sys.stderr)
+        if num_without := sum(run.eval_return is None for group in groups for run in group.runs):
+            print(f"not in it: {counted(num_without, 'run')} without an evaluation", file=sys.stderr)
 
 
 def _default_folder() -> list[Path]:

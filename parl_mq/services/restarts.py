@@ -70,7 +70,7 @@ class FailureRecord:
 def cause_in_words(traceback: str) -> str:
     """The exception, and the line of the user's own code that it went through last, if there is one."""
     frames = [(path, line, function) for path, line, function in _FRAME.findall(traceback) if _is_the_users(path)]
-    exception = traceback.splitlines()[-1].strip() if traceback else "nothing"
+    exception = traceback.splitlines()[-1].strip()
     return f"{exception} ({frames[-1][0]}:{frames[-1][1]}, in {frames[-1][2]})" if frames else exception
 
 

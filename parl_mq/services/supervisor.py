@@ -485,11 +485,11 @@ def _last_failure(child: Child, record: FailureRecord, code: int | None) -> str:
         often, when, told = "twice in the same way before it got anything done", "each", child.cause()
     else:
         often, when, told = f"{record.num_failures} times", "the first", record.first_words
+    ended = f"{child.name} failed {often}; at last it {child.how_it_ended()}"
+    if not told:
+        return f"{ended}; {when} time it had written nothing to {child.log}"
     lines = "".join(f"\n  {line}" for line in told.splitlines())
-    return (
-        f"{child.name} failed {often}; at last it {child.how_it_ended()}; {when} time it said:{lines}\n"
-        f"{cause_in_words(told)}"
-    )
+    return f"{ended}; {when} time it said:{lines}\n{cause_in_words(told)}"
 
 
 def _shortened(reason: str) -> str:

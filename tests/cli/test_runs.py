@@ -36,9 +36,12 @@ def test_json_has_runs_and_groups(monkeypatch: pytest.MonkeyPatch, capsys: pytes
 
 
 def test_plot_is_drawn(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    record_ended(folder / "runs" / "seed3", [], "seed=3")
     assert run_command(monkeypatch, "runs", "--plot", "all.png") == EXIT_OK
     assert (folder / "all.png").read_bytes().startswith(b"\x89PNG")
-    assert "drawn: all.png" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "drawn: all.png" in err
+    assert "not in it: 1 run without an evaluation" in err
 
 
 def test_damaged_run_hides_no_other(

@@ -75,4 +75,3 @@ def test_other_places_words_without_a_traceback_and_progress_are_tried_on():
 def test_the_cause_names_the_line_of_the_users_own_code():
     assert cause_in_words(TRACEBACK.format(line=61, key=3)) == "KeyError: 3 (/home/me/mine.py:61, in update)"
     assert cause_in_words("ValueError: no frames") == "ValueError: no frames"
-    assert cause_in_words("") == "nothing"

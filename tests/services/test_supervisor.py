@@ -1,5 +1,6 @@
 """The supervisor's parts that need no run."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from parl_mq.config.models import NodeConfig
 from parl_mq.errors import ConfigError
 from parl_mq.services.run_directory import RunDirectory
-from parl_mq.services.supervisor import MAX_REASON, Supervisor, _shortened, runtime_folder
+from parl_mq.services.supervisor import MAX_REASON, Supervisor, _last_failure, _shortened, runtime_folder
 from parl_mq.wire.messages import RunProgress
 from tests.services.builders import small_config
 
@@ -33,6 +34,13 @@ def test_a_folder_whose_path_is_too_long_for_sockets_is_refused_and_removed(tmp_
     with pytest.raises(ConfigError, match="107"), runtime_folder(NodeConfig(runtime_directory=deep)):
         pass
     assert list(deep.iterdir()) == []
+
+
+def test_of_a_node_that_wrote_nothing_the_log_is_named():
+    child: Any = SimpleNamespace(name="actor-0", log="run/logs/actor-0.log", how_it_ended=lambda: "ended with code 3")
+    record: Any = SimpleNamespace(num_failures=6, is_constant=False, first_words="")
+    told = _last_failure(child, record, 3)
+    assert told.endswith("the first time it had written nothing to run/logs/actor-0.log")
 
 
 async def test_faults_of_environments_are_told_whenever_they_have_doubled(tmp_path):
