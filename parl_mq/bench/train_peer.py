@@ -72,6 +72,20 @@ def steps_of_updates(config: RunConfig, updates: float) -> int:
     return max(1, round(updates * config.algorithm.batch_size / config.replay.samples_per_insert))
 
 
+def target_moves(tau: float, moves: float, num_envs: int) -> tuple[float, int]:
+    """How a peer whose target moves once for a vector step at most makes it move as far as parl_mq's.
+
+    Args:
+        tau: share that the target takes at each move of parl_mq's.
+        moves: of parl_mq's for each vector step.
+        num_envs: environments of a vector step.
+
+    Returns:
+        The share of one move, and environment steps between two.
+    """
+    return (1 - (1 - tau) ** moves, num_envs) if moves > 1 else (tau, round(num_envs / moves))
+
+
 class PeerRun:
     """One training of a peer, which is judged as parl_mq's are: same episodes, same seeds, raw rewards.
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from parl_mq.bench.train_peer import EVALUATIONS, Act, Kind, PeerRun, PeerSettings, steps_of_updates
+from parl_mq.bench.train_peer import EVALUATIONS, Act, Kind, PeerRun, PeerSettings, steps_of_updates, target_moves
 from parl_mq.bench.train_peers_sb3 import EQUAL_STEPS, EXPLORING_STEPS
 from parl_mq.config.models import RunConfig
 from parl_mq.errors import ConfigError
@@ -157,9 +157,9 @@ def _equal(config: RunConfig) -> PeerSettings:
 
 
 def _dqn_options(config: RunConfig, num_envs: int) -> dict[str, Any]:
-    """RLlib moves the target once for a vector step at most: then by as much as parl_mq in all its updates."""
-    tau, interval = config.value_of("algorithm.tau"), config.value_of("algorithm.target_update_interval")
-    moves = num_envs * config.replay.samples_per_insert / config.algorithm.batch_size / interval
+    updates = num_envs * config.replay.samples_per_insert / config.algorithm.batch_size  # of a vector step
+    moves = updates / config.value_of("algorithm.target_update_interval")
+    tau, interval = target_moves(config.value_of("algorithm.tau"), moves, num_envs)
     return {
         "lr": config.algorithm.learning_rate,
         "double_q": config.value_of("algorithm.double"),
@@ -167,8 +167,8 @@ def _dqn_options(config: RunConfig, num_envs: int) -> dict[str, Any]:
         "epsilon": [[0, 1.0], [EXPLORING_STEPS, 0.05]],
         "grad_clip": config.value_of("algorithm.max_grad_norm"),
         "grad_clip_by": "global_norm",
-        "tau": 1 - (1 - tau) ** moves if moves > 1 else tau,
-        "target_network_update_freq": num_envs if moves > 1 else round(num_envs / moves),
+        "tau": tau,
+        "target_network_update_freq": interval,
     }
 
 

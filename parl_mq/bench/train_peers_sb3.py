@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from parl_mq.bench.train_peer import EVALUATIONS, Kind, PeerRun, PeerSettings, steps_of_updates
+from parl_mq.bench.train_peer import EVALUATIONS, Kind, PeerRun, PeerSettings, steps_of_updates, target_moves
 from parl_mq.config.models import RunConfig
 from parl_mq.errors import ConfigError
 
@@ -137,12 +137,11 @@ def _updates(config: RunConfig, num_envs: int) -> tuple[int, int]:
 
 
 def _dqn_options(config: RunConfig, num_envs: int, gradient_steps: int, total: int) -> dict[str, Any]:
-    """SB3 moves the target once for a vector step at most: then by as much as parl_mq in all its updates."""
-    tau, interval = config.value_of("algorithm.tau"), config.value_of("algorithm.target_update_interval")
-    moves = gradient_steps / interval
+    moves = gradient_steps / config.value_of("algorithm.target_update_interval")
+    tau, interval = target_moves(config.value_of("algorithm.tau"), moves, num_envs)
     return {
-        "tau": 1 - (1 - tau) ** moves if moves > 1 else tau,
-        "target_update_interval": num_envs if moves > 1 else round(num_envs / moves),
+        "tau": tau,
+        "target_update_interval": interval,
         "max_grad_norm": config.value_of("algorithm.max_grad_norm"),
         "exploration_fraction": EXPLORING_STEPS / total,
     }
