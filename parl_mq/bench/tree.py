@@ -15,12 +15,15 @@ from parl_mq.bench.report import BenchReport, Contender, Params, Result, describ
 from parl_mq.bench.tables import OWN
 from parl_mq.bench.tree_peers import CHUNK_ITEMS, PEERS, Float64s, TreeUser
 from parl_mq.replay._sum_tree import SumTree, available_kernels
+from parl_mq.replay.memory import available_memory
 
 LEAVES: Final = (2**17, 2**20, 2**23)
 BATCHES: Final = (32, 256, 1024)
 STANDARD: Final = (2**20, 256)  # the size of the budgets, and the only one of a quick run
 STUDY_ARITIES: Final = (2, 4, 8, 16, 32, 64)
-STUDY_LEAVES: Final = (10**4, 10**5, 10**6, 10**7)
+STUDY_LEAVES: Final = (10**4, 10**5, 10**6, 10**7, 10**8)
+STUDY_BYTES: Final = 100
+"""Memory that a leaf takes in the values and in the trees of all arities together."""
 STUDY_BATCHES: Final = (32, 128, 512)
 QUICK_STUDY: Final = ((10**4, 10**6), (128,))
 
@@ -77,7 +80,7 @@ def study_arity(
 
     Args:
         arities: K.
-        sizes: numbers of leaves.
+        sizes: numbers of leaves; those whose trees would not fit into this machine's memory are left out.
         batches: items of a draw or an update.
         quick: two sizes, one batch and few rounds instead.
     """
@@ -86,6 +89,8 @@ def study_arity(
     rounds = QUICK_ROUNDS if quick else ROUNDS
     results: list[Result] = []
     for leaves in sizes:
+        if (there_is := available_memory()) is not None and leaves * STUDY_BYTES > there_is:
+            continue
         systems = [_own(_values(leaves), arity=arity, kernel=available_kernels()[0]) for arity in arities]
         for batch in batches:
             results += _measure(systems, leaves, batch, rounds)
