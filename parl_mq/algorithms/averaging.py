@@ -11,7 +11,7 @@ Shape letters: P parameters of one network or stack, S scalars, L learners at mo
 from __future__ import annotations
 
 from itertools import accumulate, pairwise
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -70,30 +70,31 @@ class SharedGradients:
         self._peaks = self._flat[num_scalars : starts[0]]
         self.parts = [self._flat[start:end] for start, end in pairwise(starts)]
 
-    def average(self, peak: float, *, num_parts: int | None = None) -> None:
+    def average(self, peak: float, *, num_parts: int | None = None) -> torch.Tensor:
         """Puts what one learner would have computed from the whole batch in the place of parts and scalars.
 
         Args:
             peak: what this learner's weights were divided by (TrainingBatch.weight_peak).
             num_parts: only the first ones; None: all.
 
+        Returns:
+            [S + parts] the scalars, and the norm of each part.
+
         Raises:
             GroupBroken: a learner is gone.
         """
+        parts = self.parts[:num_parts]
+        if self.averaging.size > 1:
+            self._sum_with_others(peak, self._flat[: self._ends[len(parts) - 1]])
+        return torch.cat((self.scalars, torch.stack([torch.linalg.vector_norm(part) for part in parts])))
+
+    def _sum_with_others(self, peak: float, used: torch.Tensor) -> None:
         group = self.averaging
-        if group.size == 1:
-            return
-        used = self._flat[: self._ends[-1 if num_parts is None else num_parts - 1]]
         used.mul_(peak)
         self._peaks.zero_()
         self._peaks[group.rank] = peak
         group.sum(used)
         used.div_(self._peaks.max() * group.size)
-
-    def leave_out_of_compilation(self) -> None:
-        """torch.compile does not look into `average`, which speaks with other processes."""
-        disable: Any = torch.compiler.disable
-        self.average = disable(self.average)  # type: ignore[method-assign]  # here, as a decorator would load torch._dynamo
 
     def noise(self, rng: np.random.Generator, num_sets: int, batch_size: int, width: int) -> npt.NDArray[np.float32]:
         """[num_sets * batch_size, width] standard normal numbers for this learner's part of the batch.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 Observation = npt.NDArray[np.generic] | dict[str, npt.NDArray[np.generic]]
 """[B, *shape], or a dict of such arrays, one for each column `obs/KEY`, by KEY."""
+
+Compiler = Callable[[Callable[[Any], Any]], Callable[[Any], Any]]
+"""Makes a function that does the same, faster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +107,15 @@ class ParallelTrainer(Trainer, Protocol):
 
 @runtime_checkable
 class CompilableTrainer(Trainer, Protocol):
-    """A trainer whose arithmetic torch.compile can make one program of."""
+    """A trainer whose arithmetic can be made one program (see parl_mq.learn.programs)."""
 
-    def compile(self) -> None:
-        """Computes with compiled programs from the next update on, which is slow for the first ones."""
+    def compile(self, compiler: Compiler) -> None:
+        """Computes by what the compiler makes of its arithmetic from the next update on; the first ones are slow then.
+
+        Asked again, it hands over what it computes by already. What it hands over takes a batch that lies in the same
+        memory whenever it is the same object; reads nothing else that changes but tensors of that kind; and asks no
+        device for a value.
+        """
 
 
 class Policy(Protocol):

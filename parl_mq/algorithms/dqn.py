@@ -16,11 +16,11 @@ import numpy.typing as npt
 import torch
 
 from parl_mq.algorithms.averaging import Averaging, SharedGradients
-from parl_mq.algorithms.base import Observation, TrainingBatch, UpdateOutcome
+from parl_mq.algorithms.base import Compiler, Observation, TrainingBatch, UpdateOutcome
 from parl_mq.algorithms.dqn_config import DQNConfig
 from parl_mq.algorithms.exploration import ladder_epsilons
 from parl_mq.algorithms.spaces import DiscreteActions
-from parl_mq.algorithms.staging import StagedBatch, Staging
+from parl_mq.algorithms.staging import Program, StagedBatch, Staging
 from parl_mq.algorithms.state import copied, count_in, named_parts, put_back
 from parl_mq.algorithms.targets import (
     clip_norm,
@@ -74,7 +74,7 @@ class DQNTrainer:
         self._shared = SharedGradients(len(online_P), num_scalars=1, device=device)
         self._gradient = Mlp(self._layout, self._shared.parts[0])
         self._adam = Adam(online_P, config.learning_rate)
-        self._compute = self._gradient_and_report
+        self._compute: Program = self._backward
         self.num_updates = 0
 
     def update(self, batch: TrainingBatch) -> UpdateOutcome:
@@ -86,8 +86,9 @@ class DQNTrainer:
         staged = self._staging.stage(batch, self._actions.to_indices(batch.action))
         with torch.inference_mode():
             # One transfer brings back all that the host needs; the step behind it is not waited for.
-            report = self._compute(staged, batch.weight_peak).cpu().numpy().astype(np.float64)
-            outcome = self._outcome(report)
+            error_and_q = self._compute(staged)
+            report = torch.cat((error_and_q, self._shared.average(batch.weight_peak)))
+            outcome = self._outcome(report.cpu().numpy().astype(np.float64))
             if not outcome.was_skipped:
                 self._step(outcome.figures["grad_norm"])
         return outcome
@@ -96,10 +97,9 @@ class DQNTrainer:
         """See parl_mq.algorithms.base.ParallelTrainer."""
         self._shared.averaging = group
 
-    def compile(self) -> None:
+    def compile(self, compiler: Compiler) -> None:
         """See parl_mq.algorithms.base.CompilableTrainer."""
-        self._shared.leave_out_of_compilation()
-        self._compute = torch.compile(self._gradient_and_report, dynamic=False)
+        self._compute = compiler(self._compute)
 
     def policy_weights(self) -> dict[str, torch.Tensor]:
         """The online network's parameters on the CPU; later updates do not touch them."""
@@ -121,12 +121,8 @@ class DQNTrainer:
         put_back(own, tensors)
         self.num_updates, self._adam.num_steps = counts
 
-    def _gradient_and_report(self, staged: StagedBatch, weight_peak: float) -> torch.Tensor:
-        """Leaves the group's gradient in place.
-
-        Returns:
-            [2B + 2]: TD errors and Q of the actions taken; the group's mean loss and its gradient's norm.
-        """
+    def _backward(self, staged: StagedBatch) -> torch.Tensor:
+        """Leaves the gradient and the loss in place; [2B] TD errors and Q of the actions taken."""
         reward_B, discount_B, weight_B = staged.scalars
         activations, values_BAK, next_BK = self._values_and_next(staged)
         action_B1K = staged.action.unsqueeze(2).expand(-1, 1, values_BAK.shape[2])
@@ -143,9 +139,7 @@ class DQNTrainer:
         self._online.backward(activations, self._head.backward(gradient_BAK), into=self._gradient)
         self._head.cut_streams(self._layout, self._gradient.flat_P)
         torch.dot(weight_B, loss_B, out=self._shared.scalars[0]).div_(staged.batch_size)
-        self._shared.average(weight_peak)
-        norm = torch.linalg.vector_norm(self._gradient.flat_P)
-        return torch.cat((error_B, q_B, self._shared.scalars, norm.unsqueeze(0)))
+        return torch.cat((error_B, q_B))
 
     def _values_and_next(self, staged: StagedBatch) -> tuple[list[torch.Tensor], torch.Tensor, torch.Tensor]:
         """The online network's activations and [B, A, K] for the observations, and the next ones' [B, K]."""

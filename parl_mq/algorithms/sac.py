@@ -17,11 +17,11 @@ import torch
 
 from parl_mq.algorithms.acting import ActingNetwork, acting_weights
 from parl_mq.algorithms.averaging import Averaging
-from parl_mq.algorithms.base import Observation, TrainingBatch, UpdateOutcome
+from parl_mq.algorithms.base import Compiler, Observation, TrainingBatch, UpdateOutcome
 from parl_mq.algorithms.sac_config import SACConfig
 from parl_mq.algorithms.soft import SoftNetworks
 from parl_mq.algorithms.spaces import BoxActions
-from parl_mq.algorithms.staging import StagedBatch, Staging
+from parl_mq.algorithms.staging import Program, StagedBatch, Staging
 from parl_mq.algorithms.state import copied, generator_in
 from parl_mq.algorithms.targets import n_step_target
 from parl_mq.model.encoder import ObservationEncoder
@@ -49,9 +49,10 @@ class SACTrainer:
 
     def __init__(self, config: SACConfig, spec: TableSpec, seed: int, device: torch.device) -> None:
         encoder = ObservationEncoder(spec)
-        self._device = device
         self._actions = BoxActions.of(spec, algorithm="sac")
-        self._staging = Staging(encoder, device, action_size=self._actions.size, action_dtype=torch.float32)
+        self._staging = Staging(
+            encoder, device, action_size=self._actions.size, action_dtype=torch.float32, num_noises=2
+        )
         self._num_features = encoder.num_features
         critic_sizes = (encoder.num_features + self._actions.size, *config.hidden_sizes, 1)
         actor_seed, critic_seed, noise_seed = np.random.SeedSequence(seed).generate_state(3).tolist()
@@ -64,7 +65,7 @@ class SACTrainer:
             device=device,
         )
         self._noise = np.random.default_rng(noise_seed)
-        self._compute = self._gradients_and_report
+        self._compute: Program = self._backward
 
     @property
     def num_updates(self) -> int:
@@ -82,22 +83,20 @@ class SACTrainer:
         Raises:
             ValueError: an action or observation has another shape. Nothing is changed then.
         """
-        staged = self._staging.stage(batch, self._actions.to_units(batch.action))
-        noise = self._networks.shared.noise(self._noise, 2, staged.batch_size, self._actions.size)
+        staged = self._staging.stage(batch, self._actions.to_units(batch.action), self._draw_noise)
         with torch.inference_mode():
             # One transfer brings back all that the host needs; the steps behind it are not waited for.
-            on_device = torch.from_numpy(noise).to(self._device)
-            report = self._compute(staged, on_device, batch.weight_peak)
+            of_rows = self._compute(staged)
+            report = torch.cat((of_rows, self._networks.shared.average(batch.weight_peak)))
             return self._finish(report.cpu().numpy().astype(np.float64), batch.weight)
 
     def join(self, group: Averaging) -> None:
         """See parl_mq.algorithms.base.ParallelTrainer."""
         self._networks.shared.averaging = group
 
-    def compile(self) -> None:
+    def compile(self, compiler: Compiler) -> None:
         """See parl_mq.algorithms.base.CompilableTrainer."""
-        self._networks.shared.leave_out_of_compilation()
-        self._compute = torch.compile(self._gradients_and_report, dynamic=False)
+        self._compute = compiler(self._compute)
 
     def policy_weights(self) -> dict[str, torch.Tensor]:
         """The policy's parameters on the CPU, and the updates in them; later updates do not touch them."""
@@ -119,21 +118,25 @@ class SACTrainer:
         self._networks.load(tensors, values, what=what)
         self._noise = noise
 
-    def _gradients_and_report(self, staged: StagedBatch, noise: torch.Tensor, weight_peak: float) -> torch.Tensor:
-        """Leaves both gradients of the group in place.
+    def _draw_noise(self, batch_size: int) -> npt.NDArray[np.float32]:
+        """[2B, A], for the policy's actions in both halves of a batch."""
+        return self._networks.shared.noise(self._noise, 2, batch_size, self._actions.size)
+
+    def _backward(self, staged: StagedBatch) -> torch.Tensor:
+        """Leaves both gradients and their losses in place.
 
         Returns:
-            [N * B + 3 * B + 4]: TD errors of each critic; Q of the actions taken, log densities of the policy's
-            actions and their smallest Q; what SoftNetworks.average gives.
+            [N * B + 3 * B]: TD errors of each critic; Q of the actions taken, log densities of the policy's actions and
+            their smallest Q.
         """
         batch_size, networks = staged.batch_size, self._networks
         reward_B, discount_B, weight_B = staged.scalars
         scale_B = weight_B / batch_size
         activations = networks.actor.activations(staged.features)  # of both halves: s and s'
-        sample = squashed_sample(activations[-1], noise)
+        sample = squashed_sample(activations[-1], staged.noise)
 
         next_q_B = networks.targets(self._inputs(staged, sample, slice(batch_size, None))).squeeze(2).amin(0)
-        value_B = next_q_B.sub_(sample.log_prob[batch_size:], alpha=networks.temperature)
+        value_B = next_q_B.addcmul_(networks.entropy_weight, sample.log_prob[batch_size:], value=-1)
         target_B = n_step_target(reward_B, discount_B, value_B)
         critic_activations = networks.critics.activations(torch.cat((staged.features[:batch_size], staged.action), 1))
         q_NB = critic_activations[-1].squeeze(2)
@@ -142,8 +145,8 @@ class SACTrainer:
 
         q_policy_B = self._actor_backward(staged, activations, sample, scale_B)
         log_prob_B = sample.log_prob[:batch_size]
-        means = networks.average(error_NB, -log_prob_B, weight_B, weight_peak)
-        return torch.cat((error_NB.flatten(), q_NB.mean(0), log_prob_B, q_policy_B, means))
+        networks.leave_losses(error_NB, -log_prob_B, weight_B)
+        return torch.cat((error_NB.flatten(), q_NB.mean(0), log_prob_B, q_policy_B))
 
     def _actor_backward(
         self, staged: StagedBatch, activations: list[torch.Tensor], sample: SquashedSample, scale_B: torch.Tensor
@@ -160,7 +163,7 @@ class SACTrainer:
         by_action_BA = networks.critics.input_gradient(
             critic_activations, by_q_NB.unsqueeze(2), first_column=self._num_features
         )
-        by_head = squashed_gradient(now, by_action_BA=by_action_BA, by_log_prob_B=scale_B * self.temperature)
+        by_head = squashed_gradient(now, by_action_BA=by_action_BA, by_log_prob_B=scale_B * networks.entropy_weight)
         networks.actor.backward([part[:batch_size] for part in activations], by_head, into=networks.actor_gradient)
         return q_B
 

@@ -19,11 +19,11 @@ import torch
 
 from parl_mq.algorithms.acting import ActingNetwork, acting_weights
 from parl_mq.algorithms.averaging import Averaging
-from parl_mq.algorithms.base import Observation, TrainingBatch, UpdateOutcome
+from parl_mq.algorithms.base import Compiler, Observation, TrainingBatch, UpdateOutcome
 from parl_mq.algorithms.sac_discrete_config import SACDiscreteConfig
 from parl_mq.algorithms.soft import SoftNetworks
 from parl_mq.algorithms.spaces import DiscreteActions
-from parl_mq.algorithms.staging import StagedBatch, Staging
+from parl_mq.algorithms.staging import Program, StagedBatch, Staging
 from parl_mq.algorithms.state import copied
 from parl_mq.algorithms.targets import n_step_target
 from parl_mq.model.encoder import ObservationEncoder
@@ -62,7 +62,7 @@ class SACDiscreteTrainer:
             target_entropy=config.target_entropy_scale * log(self._actions.num_actions),
             device=device,
         )
-        self._compute = self._gradients_and_report
+        self._compute: Program = self._backward
 
     @property
     def num_updates(self) -> int:
@@ -83,17 +83,17 @@ class SACDiscreteTrainer:
         staged = self._staging.stage(batch, self._actions.to_indices(batch.action))
         with torch.inference_mode():
             # One transfer brings back all that the host needs; the steps behind it are not waited for.
-            report = self._compute(staged, batch.weight_peak)
+            of_rows = self._compute(staged)
+            report = torch.cat((of_rows, self._networks.shared.average(batch.weight_peak)))
             return self._finish(report.cpu().numpy().astype(np.float64), batch.weight)
 
     def join(self, group: Averaging) -> None:
         """See parl_mq.algorithms.base.ParallelTrainer."""
         self._networks.shared.averaging = group
 
-    def compile(self) -> None:
+    def compile(self, compiler: Compiler) -> None:
         """See parl_mq.algorithms.base.CompilableTrainer."""
-        self._networks.shared.leave_out_of_compilation()
-        self._compute = torch.compile(self._gradients_and_report, dynamic=False)
+        self._compute = compiler(self._compute)
 
     def policy_weights(self) -> dict[str, torch.Tensor]:
         """The policy's parameters on the CPU, and the updates in them; later updates do not touch them."""
@@ -111,14 +111,13 @@ class SACDiscreteTrainer:
         """
         self._networks.load(tensors, values, what="discrete SAC's state")
 
-    def _gradients_and_report(self, staged: StagedBatch, weight_peak: float) -> torch.Tensor:
-        """Leaves both gradients of the group in place.
+    def _backward(self, staged: StagedBatch) -> torch.Tensor:
+        """Leaves both gradients and their losses in place.
 
         Returns:
-            [N * B + 3 * B + 4]: TD errors of each critic; Q of the actions taken, the policy's entropies and soft
-            values; what SoftNetworks.average gives.
+            [N * B + 3 * B]: TD errors of each critic; Q of the actions taken, the policy's entropies and soft values.
         """
-        batch_size, networks, temperature = staged.batch_size, self._networks, self.temperature
+        batch_size, networks = staged.batch_size, self._networks
         reward_B, discount_B, weight_B = staged.scalars
         scale_B = weight_B / batch_size
         actor_activations = networks.actor.activations(staged.features)  # of both halves: s and s'
@@ -126,7 +125,7 @@ class SACDiscreteTrainer:
         policy = log_policy.exp()
 
         next_q_BA = networks.targets(staged.features[batch_size:]).amin(0)
-        next_soft_BA = next_q_BA.sub_(log_policy[batch_size:], alpha=temperature)
+        next_soft_BA = next_q_BA.addcmul_(networks.entropy_weight, log_policy[batch_size:], value=-1)
         next_value_B = (policy[batch_size:] * next_soft_BA).sum(1)
         activations = networks.critics.activations(staged.features[:batch_size])
         q_NBA = activations[-1]
@@ -134,7 +133,7 @@ class SACDiscreteTrainer:
         q_NB = q_NBA.gather(2, taken_NB1).squeeze(2)
         error_NB = q_NB - n_step_target(reward_B, discount_B, next_value_B)
 
-        soft_BA = q_NBA.amin(0).sub_(log_policy[:batch_size], alpha=temperature)
+        soft_BA = q_NBA.amin(0).addcmul_(networks.entropy_weight, log_policy[:batch_size], value=-1)
         value_B = (policy[:batch_size] * soft_BA).sum(1)
         # of -value: the terms from the logarithm's own derivative cancel, since probabilities sum to 1
         by_logit_BA = policy[:batch_size] * (value_B.unsqueeze(1) - soft_BA) * scale_B.unsqueeze(1)
@@ -145,8 +144,8 @@ class SACDiscreteTrainer:
         networks.critics.backward(activations, by_q_NBA, into=networks.critic_gradient)
 
         entropy_B = -(policy[:batch_size] * log_policy[:batch_size]).sum(1)
-        means = networks.average(error_NB, entropy_B, weight_B, weight_peak)
-        return torch.cat((error_NB.flatten(), q_NB.mean(0), entropy_B, value_B, means))
+        networks.leave_losses(error_NB, entropy_B, weight_B)
+        return torch.cat((error_NB.flatten(), q_NB.mean(0), entropy_B, value_B))
 
     def _finish(self, report: npt.NDArray[np.float64], weight_B: npt.NDArray[np.float32]) -> UpdateOutcome:
         batch_size = len(weight_B)

@@ -36,6 +36,7 @@ class SoftNetworks:
         critics: N of them.
         critic_gradient: to be filled before a step.
         targets: of the critics.
+        entropy_weight: [] the temperature, on the device.
         shared: the memory of both gradients, and what is averaged with them: loss and lack of entropy.
         num_updates: gradient steps taken.
     """
@@ -78,6 +79,7 @@ class SoftNetworks:
             config.temperature,
             (config.temperature_learning_rate or config.learning_rate) if config.learns_temperature else None,
         )
+        self.entropy_weight = torch.full((), self.temperature, device=device)
         self._target_entropy = target_entropy
         self._tau = config.tau
 
@@ -86,26 +88,16 @@ class SoftNetworks:
         """Weight of the entropy beside the reward."""
         return self._temperature.value
 
-    def average(
-        self, error_NB: torch.Tensor, entropy_B: torch.Tensor, weight_B: torch.Tensor, weight_peak: float
-    ) -> torch.Tensor:
-        """Averages both gradients over the group, when they are in place.
+    def leave_losses(self, error_NB: torch.Tensor, entropy_B: torch.Tensor, weight_B: torch.Tensor) -> None:
+        """Leaves the critics' mean loss and the mean lack of entropy in place, to be averaged with the gradients.
 
         Args:
             error_NB: TD errors of each critic.
             entropy_B: of the policy, as far as it is known: of one of its actions, or of all.
             weight_B: importance weights.
-            weight_peak: TrainingBatch.weight_peak.
-
-        Returns:
-            [4] of the group: mean loss of the critics, mean lack of entropy, norms of the critics' and of the policy's
-            gradient.
         """
         means_B = torch.stack((squared_losses(error_NB), self._target_entropy - entropy_B))
         torch.mv(means_B, weight_B, out=self.shared.scalars).div_(len(weight_B))
-        self.shared.average(weight_peak)
-        norms = [torch.linalg.vector_norm(part) for part in self.shared.parts]
-        return torch.cat((self.shared.scalars, torch.stack(norms)))
 
     def finish(
         self,
@@ -124,7 +116,8 @@ class SoftNetworks:
             q_B: means of the critics' values of the actions taken.
             entropy_B: of the policy, as far as it is known: of one of its actions, or of all.
             value_B: soft values of the policy, which it is to make large.
-            means: from `average`.
+            means: [4] of the group: loss of the critics, lack of entropy, norms of the critics' and the policy's
+                gradient, as SharedGradients.average gives them.
             weight_B: importance weights.
         """
         batch_size = len(weight_B)
@@ -149,6 +142,7 @@ class SoftNetworks:
         self._critic_adam.step(self.critic_gradient.flat_P)
         self._actor_adam.step(self.actor_gradient.flat_P)
         self._temperature.step(lack)
+        self.entropy_weight.fill_(self.temperature)
         update_target(self.targets.flat_P, self.critics.flat_P, self._tau)
         self.num_updates += 1
 
@@ -185,3 +179,4 @@ class SoftNetworks:
         self.num_updates = num_updates
         self._actor_adam.num_steps = self._critic_adam.num_steps = num_adam_steps
         self._temperature.resume(num_adam_steps)
+        self.entropy_weight.fill_(self.temperature)

@@ -5,6 +5,7 @@ Shape letters: B batch, F features of an observation, A elements of an action.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,11 +25,13 @@ class StagedBatch:
         features: [2B, F] float32: the observations, then the next observations, so that one pass does for both.
         action: [B, A], as the algorithm computes with it: indices from 0, or units.
         scalars: [3, B] float32: reward, discount and weight.
+        noise: [S * B, A] float32, as many sets of it as the algorithm draws for each row; none of them is 0 rows.
     """
 
     features: torch.Tensor
     action: torch.Tensor
     scalars: torch.Tensor
+    noise: torch.Tensor
 
     def like_on(self, device: torch.device) -> StagedBatch:
         """Memory for the same on another device."""
@@ -40,13 +43,17 @@ class StagedBatch:
             own.copy_(given, non_blocking=True)
 
     @property
-    def _parts(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        return self.features, self.action, self.scalars
+    def _parts(self) -> tuple[torch.Tensor, ...]:
+        return self.features, self.action, self.scalars, self.noise
 
     @property
     def batch_size(self) -> int:
         """B."""
         return len(self.action)
+
+
+Program = Callable[[StagedBatch], torch.Tensor]
+"""An algorithm's arithmetic for one batch: leaves gradients in place, and gives figures of the rows."""
 
 
 class Staging:
@@ -65,6 +72,7 @@ class Staging:
         *,
         action_size: int = 1,
         action_dtype: torch.dtype = torch.int64,
+        num_noises: int = 0,
         is_apart: bool | None = None,
     ) -> None:
         """Makes the memory.
@@ -74,23 +82,40 @@ class Staging:
             device: where batches are wanted.
             action_size: A.
             action_dtype: of the actions.
+            num_noises: S.
             is_apart: the device has memory of its own; None: it has unless it is the CPU.
         """
         self._encoder = encoder
         self._device = device
         self._streams: Any = torch.get_device_module(device) if is_apart or device.type != "cpu" else None
         self._side = None if self._streams is None else self._streams.Stream()
-        self._action_size, self._action_dtype = action_size, action_dtype
+        self._action_size, self._action_dtype, self._num_noises = action_size, action_dtype, num_noises
         self._allocate(batch_size=0)
 
-    def stage(self, batch: TrainingBatch, action: npt.NDArray[np.int64] | npt.NDArray[np.float32]) -> StagedBatch:
-        """The batch on the device, with these actions, [B] or [B, A], in the place of its own."""
+    def stage(
+        self,
+        batch: TrainingBatch,
+        action: npt.NDArray[np.int64] | npt.NDArray[np.float32],
+        draw_noise: Callable[[int], npt.NDArray[np.float32]] | None = None,
+    ) -> StagedBatch:
+        """The batch on the device.
+
+        Args:
+            batch: from the replay.
+            action: [B] or [B, A], in the place of the batch's own.
+            draw_noise: B -> [S * B, A]; asked once all else of the batch is known to be right.
+
+        Raises:
+            ValueError: an observation has another shape.
+        """
         if (batch_size := len(batch.reward)) != self._on_host.batch_size:
             self._allocate(batch_size)
         self._encoder.encode(batch.obs, out=self._obs)
         self._encoder.encode(batch.next_obs, out=self._next_obs)
         self._action[:] = action.reshape(batch_size, -1)
         self._reward[:], self._discount[:], self._weight[:] = batch.reward, batch.discount, batch.weight
+        if draw_noise is not None:
+            self._noise[:] = draw_noise(batch_size)
         return self._on_host if self._on_device is None else self._copied(self._on_device)
 
     def _copied(self, on_device: StagedBatch) -> StagedBatch:
@@ -105,8 +130,9 @@ class Staging:
         features = torch.empty(2 * batch_size, self._encoder.num_features, pin_memory=is_pinned)
         action = torch.empty(batch_size, self._action_size, dtype=self._action_dtype, pin_memory=is_pinned)
         scalars = torch.empty(3, batch_size, pin_memory=is_pinned)
-        self._on_host = StagedBatch(features, action, scalars)
+        noise = torch.empty(self._num_noises * batch_size, self._action_size, pin_memory=is_pinned)
+        self._on_host = StagedBatch(features, action, scalars, noise)
         self._on_device = None if self._streams is None else self._on_host.like_on(self._device)
         self._obs, self._next_obs = features.numpy()[:batch_size], features.numpy()[batch_size:]
-        self._action = action.numpy()
+        self._action, self._noise = action.numpy(), noise.numpy()
         self._reward, self._discount, self._weight = scalars.numpy()

@@ -17,10 +17,10 @@ import torch
 
 from parl_mq.algorithms.acting import ActingNetwork, acting_weights
 from parl_mq.algorithms.averaging import Averaging, SharedGradients
-from parl_mq.algorithms.base import Observation, TrainingBatch, UpdateOutcome
+from parl_mq.algorithms.base import Compiler, Observation, TrainingBatch, UpdateOutcome
 from parl_mq.algorithms.exploration import ladder_between
 from parl_mq.algorithms.spaces import BoxActions
-from parl_mq.algorithms.staging import StagedBatch, Staging
+from parl_mq.algorithms.staging import Program, StagedBatch, Staging
 from parl_mq.algorithms.state import copied, count_in, generator_in, named_parts, put_back
 from parl_mq.algorithms.targets import n_step_target, squared_losses, update_target
 from parl_mq.algorithms.td3_config import TD3Config
@@ -55,9 +55,15 @@ class TD3Trainer:
     def __init__(self, config: TD3Config, spec: TableSpec, seed: int, device: torch.device) -> None:
         encoder = ObservationEncoder(spec)
         self._config = config
-        self._device = device
         self._actions = BoxActions.of(spec, algorithm=config.name)
-        self._staging = Staging(encoder, device, action_size=self._actions.size, action_dtype=torch.float32)
+        self._smooths_targets = config.target_noise > 0
+        self._staging = Staging(
+            encoder,
+            device,
+            action_size=self._actions.size,
+            action_dtype=torch.float32,
+            num_noises=int(self._smooths_targets),
+        )
         self._num_features = encoder.num_features
         self._actor_layout = _actor_layout(config, encoder, self._actions)
         self._critic_layout = MlpLayout(
@@ -77,7 +83,8 @@ class TD3Trainer:
         self._actor_adam = Adam(actor_P, config.actor_learning_rate or config.learning_rate)
         self._critic_adam = Adam(critic_P, config.learning_rate)
         self._noise = np.random.default_rng(noise_seed)
-        self._compute_critics, self._compute_actor = self._critic_backward, self._actor_backward
+        self._compute_critics: Program = self._critic_backward
+        self._compute_actor: Program = self._actor_backward
         self.num_updates = 0
 
     def update(self, batch: TrainingBatch) -> UpdateOutcome:
@@ -86,15 +93,16 @@ class TD3Trainer:
         Raises:
             ValueError: an action or observation has another shape. Nothing is changed then.
         """
-        staged = self._staging.stage(batch, self._actions.to_units(batch.action))
+        smoothing = self._smoothing if self._smooths_targets else None
+        staged = self._staging.stage(batch, self._actions.to_units(batch.action), smoothing)
         moves_policy = (self.num_updates + 1) % self._config.policy_delay == 0
         with torch.inference_mode():
             # One transfer brings back all that the host needs; the steps behind it are not waited for.
-            parts = self._compute_critics(staged, self._smoothing(staged.batch_size))
+            of_rows = [self._compute_critics(staged)]
             if moves_policy:
-                parts.append(self._compute_actor(staged))
-            parts += self._averaged(batch.weight_peak, num_gradients=1 + moves_policy)
-            report = torch.cat([part.reshape(-1) for part in parts]).cpu().numpy().astype(np.float64)
+                of_rows.append(self._compute_actor(staged))
+            means = self._shared.average(batch.weight_peak, num_parts=len(of_rows))
+            report = torch.cat((*of_rows, means)).cpu().numpy().astype(np.float64)
             outcome = self._outcome(report, batch.weight, moves_policy=moves_policy)
             if not outcome.was_skipped:
                 self._step(moves_policy=moves_policy)
@@ -104,10 +112,9 @@ class TD3Trainer:
         """See parl_mq.algorithms.base.ParallelTrainer."""
         self._shared.averaging = group
 
-    def compile(self) -> None:
+    def compile(self, compiler: Compiler) -> None:
         """See parl_mq.algorithms.base.CompilableTrainer."""
-        self._compute_critics = torch.compile(self._critic_backward, dynamic=False)
-        self._compute_actor = torch.compile(self._actor_backward, dynamic=False)
+        self._compute_critics, self._compute_actor = compiler(self._compute_critics), compiler(self._compute_actor)
 
     def policy_weights(self) -> dict[str, torch.Tensor]:
         """The policy's parameters on the CPU, and the updates in them; later updates do not touch them."""
@@ -136,14 +143,14 @@ class TD3Trainer:
         put_back(own, tensors)
         self.num_updates, self._actor_adam.num_steps, self._critic_adam.num_steps = counts
 
-    def _critic_backward(self, staged: StagedBatch, noise_BA: torch.Tensor | None) -> list[torch.Tensor]:
-        """Leaves the critics' gradient and loss in place; TD errors [N, B], and Q of the actions taken [B]."""
+    def _critic_backward(self, staged: StagedBatch) -> torch.Tensor:
+        """Leaves the critics' gradient and loss in place; [N * B + B] TD errors, and Q of the actions taken."""
         batch_size = staged.batch_size
         reward_B, discount_B, weight_B = staged.scalars
         features, next_features = staged.features[:batch_size], staged.features[batch_size:]
         next_action_BA = self._target_actor(next_features).tanh_()
-        if noise_BA is not None:
-            next_action_BA = next_action_BA.add_(noise_BA).clamp_(-1, 1)
+        if self._smooths_targets:
+            next_action_BA = next_action_BA.add_(staged.noise).clamp_(-1, 1)
         next_q_B = self._target_critics(torch.cat((next_features, next_action_BA), 1)).squeeze(2).amin(0)
         target_B = n_step_target(reward_B, discount_B, next_q_B)
         activations = self._critics.activations(torch.cat((features, staged.action), 1))
@@ -152,19 +159,17 @@ class TD3Trainer:
         by_q_NB = error_NB * (weight_B / batch_size)
         self._critics.backward(activations, by_q_NB.unsqueeze(2), into=self._critic_gradient)
         torch.dot(squared_losses(error_NB), weight_B, out=self._shared.scalars[0]).div_(batch_size)
-        return [error_NB, q_NB.mean(0)]
+        return torch.cat((error_NB.flatten(), q_NB.mean(0)))
 
-    def _smoothing(self, batch_size: int) -> torch.Tensor | None:
-        """[B, A] noise that has been cut, for the targets' actions (section 5.3, eq. 14); None: there is none."""
-        if self._config.target_noise == 0:
-            return None
+    def _smoothing(self, batch_size: int) -> npt.NDArray[np.float32]:
+        """[B, A] noise that has been cut, for the targets' actions (section 5.3, eq. 14)."""
         noise_BA = self._shared.noise(self._noise, 1, batch_size, self._actions.size)
         clip = self._config.target_noise_clip
         noise_BA *= np.float32(self._config.target_noise)
-        return torch.from_numpy(noise_BA.clip(-clip, clip)).to(self._device)
+        return noise_BA.clip(-clip, clip)
 
     def _actor_backward(self, staged: StagedBatch) -> torch.Tensor:
-        """Leaves the gradient of the mean of -Q of the first critic in place; that Q [B]."""
+        """Leaves the gradient of the mean of -Q of the first critic in place; [B] that Q."""
         batch_size = staged.batch_size
         features = staged.features[:batch_size]
         activations = self._actor.activations(features)
@@ -176,12 +181,7 @@ class TD3Trainer:
         )
         by_raw_action_BA = by_action_BA.mul_(1 - action_BA.square())
         self._actor.backward(activations, by_raw_action_BA, into=self._actor_gradient)
-        return critic_activations[-1]
-
-    def _averaged(self, weight_peak: float, *, num_gradients: int) -> list[torch.Tensor]:
-        """The group's mean loss, and the norms of its gradients, which are in the place of the first ones then."""
-        self._shared.average(weight_peak, num_parts=num_gradients)
-        return [self._shared.scalars, *(torch.linalg.vector_norm(part) for part in self._shared.parts[:num_gradients])]
+        return critic_activations[-1].flatten()
 
     def _outcome(
         self, report: npt.NDArray[np.float64], weight_B: npt.NDArray[np.float32], *, moves_policy: bool

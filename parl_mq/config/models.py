@@ -190,6 +190,9 @@ class LearnerConfig(Section):
         precision: of the networks' products; parameters, sums and optimizers are float32 in either case.
         compile: torch.compile makes one program of the update's arithmetic; that takes a minute at each start, in which
             nothing is learned, and a C++ compiler.
+        cuda_graphs: on a GPU the kernels of an update's arithmetic are recorded once and then started together, which
+            pays where networks are so small that starting them takes longer than running them; never run on a GPU so
+            far.
         prefetch: batches asked for ahead. Where all cores are busy an answer takes some milliseconds, and more of them
             hide that; but rows and priorities of a batch are as old as the batches in front of it.
         mapped: a learner on the replay node's host reads rows straight from the ring's files: `auto` where it can, `on`
@@ -205,6 +208,7 @@ class LearnerConfig(Section):
     silence_limit_s: Annotated[float, Field(ge=2)] = 10.0
     precision: Literal["float32", "bfloat16"] = "float32"
     compile: bool = False
+    cuda_graphs: bool = False
     prefetch: Annotated[int, Field(ge=1, le=16)] = 8
     mapped: Literal["auto", "on", "off"] = "auto"
     publish_every_updates: PositiveInt = 50
@@ -401,6 +405,12 @@ class RunConfig(Section):
                 "cpu, or leave it out",
                 "node.device",
                 "deterministic",
+            )
+        if self.learner.cuda_graphs and (self.node.device == "cpu" or self.deterministic):
+            raise self._impossible(
+                "only a GPU records its kernels, and this run learns on the CPU; leave it out",
+                "learner.cuda_graphs",
+                "deterministic" if self.deterministic else "node.device",
             )
         if replay.buffer_size < batch:
             raise self._impossible(

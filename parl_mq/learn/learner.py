@@ -16,16 +16,19 @@ import numpy.typing as npt
 import torch
 
 from parl_mq.algorithms.averaging import Averaging
-from parl_mq.algorithms.base import CompilableTrainer, Observation, ParallelTrainer, Trainer, TrainingBatch
+from parl_mq.algorithms.base import Observation, ParallelTrainer, Trainer, TrainingBatch
 from parl_mq.config.models import LearnerConfig
 from parl_mq.errors import ConfigError, ParlError, SnapshotError
 from parl_mq.learn.checkpoint import Checkpoint
+from parl_mq.learn.programs import make_programs
 from parl_mq.model.snapshot import WeightsSnapshot
 from parl_mq.model.weights import pack, unpack
 from parl_mq.replay.draws import importance_weights
 from parl_mq.spec import STEP_COLUMNS, TableSpec, WeightsVersion
 
 Columns = Mapping[str, npt.NDArray[np.generic]]
+
+CPU: Final = torch.device("cpu")
 
 FIRST_CHECKPOINT_S: Final = 1.0
 """After a learner's start. The next ones come after twice the time of the one before, up to the period that is set: a
@@ -82,11 +85,11 @@ class Learner:
         beta: exponent of the importance weights.
         clock: monotonic seconds.
         generation: of the versions that this learner publishes, until it joins a group.
-        device_type: of the trainer's device.
+        device: the trainer's.
         run_id: of the run, which checkpoints say.
 
     Raises:
-        ConfigError: the algorithm cannot be compiled, where that is asked for.
+        ConfigError: the algorithm cannot be compiled, or the device not record, where that is asked for.
     """
 
     def __init__(
@@ -98,14 +101,13 @@ class Learner:
         beta: float,
         clock: Callable[[], float],
         generation: int = 0,
-        device_type: str = "cpu",
+        device: torch.device = CPU,
         run_id: str = "",
     ) -> None:
         self._trainer = trainer
-        self._device_type = device_type
+        self._device_type = device.type
         self._run_id = run_id
-        if config.compile:
-            _compile(trainer)
+        make_programs(trainer, config, device)
         self._spec = spec
         self._config = config
         self._beta = beta
@@ -235,15 +237,6 @@ class Learner:
             return False
         self._checkpoint_at = now + min(now - self._began_at, self._config.checkpoint_every_s)
         return True
-
-
-def _compile(trainer: Trainer) -> None:
-    if not isinstance(trainer, CompilableTrainer):
-        raise ConfigError(
-            f"learner.compile: this algorithm's trainer, {type(trainer).__name__}, has no method `compile` "
-            "(docs/own-algorithm.md)"
-        )
-    trainer.compile()
 
 
 def parallel(trainer: Trainer) -> ParallelTrainer:

@@ -45,8 +45,8 @@ class QHead:
         if self.is_dueling and len(layout.sizes) > 2:
             weight_RH = layout.named(vector_P)[f"{len(layout.sizes) - 2}.weight"]
             half = layout.sizes[-2] // 2
-            weight_RH[: self.num_values, half:] = 0
-            weight_RH[self.num_values :, :half] = 0
+            weight_RH[: self.num_values, half:].zero_()
+            weight_RH[self.num_values :, :half].zero_()
 
     def values(self, output_BR: torch.Tensor) -> torch.Tensor:
         """[B, A, K]."""

@@ -133,7 +133,7 @@ def build_learner(
         settings,
         beta=config.replay.beta,
         clock=time.monotonic,
-        device_type=device.type,
+        device=device,
         run_id=run_id,
     )
     found = checkpoints.find_newest(checkpoint_root)

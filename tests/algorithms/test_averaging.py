@@ -9,28 +9,12 @@ import pytest
 import torch
 
 from parl_mq.algorithms.averaging import MAX_LEARNERS, SharedGradients
-from parl_mq.algorithms.base import CompilableTrainer, ParallelTrainer, TrainingBatch
-from parl_mq.algorithms.registry import load_algorithm, settings_model
-from tests.algorithms.batches import CPU, box_batches, box_spec, discrete_batches, discrete_spec
+from parl_mq.algorithms.base import ParallelTrainer, TrainingBatch
+from tests.algorithms.batches import CPU
+from tests.algorithms.cases import BATCH, CASES, batches_of, trainer_of
 from tests.algorithms.groups import Member, group_of, together
-from tests.marks import slow
 
-CASES = {
-    "dqn": ("dqn", {"max_grad_norm": 0.5, "target_update_interval": 3}),
-    "dqn single soft": ("dqn", {"double": False, "tau": 0.1, "target_update_interval": 1}),
-    "dqn dueling": ("dqn", {"dueling": True, "target_update_interval": 3}),
-    "dqn quantiles": ("dqn", {"num_quantiles": 5, "target_update_interval": 3}),
-    "dqn dueling quantiles": ("dqn", {"dueling": True, "num_quantiles": 5, "target_update_interval": 3}),
-    "sac": ("sac", {}),
-    "sac one critic": ("sac", {"num_critics": 1}),
-    "sac-discrete": ("sac-discrete", {}),
-    "td3": ("td3", {}),
-    "td3 every update": ("td3", {"policy_delay": 1}),
-    "ddpg": ("ddpg", {}),
-}
 every = pytest.mark.parametrize("case", CASES)
-BATCH = 24
-NUM_UPDATES = 7
 
 
 @pytest.fixture
@@ -38,26 +22,6 @@ def float64() -> Iterator[None]:
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
-
-
-def _trainer(case: str, *, seed: int = 3) -> ParallelTrainer:
-    name, settings = CASES[case]
-    config = settings_model(name)(**{"name": name, "hidden_sizes": (8, 6), **settings})
-    spec = box_spec() if name in ("sac", "td3", "ddpg") else discrete_spec()
-    trainer: Any = load_algorithm(name).make_trainer(config, spec, seed, CPU)
-    assert isinstance(trainer, ParallelTrainer)
-    return trainer
-
-
-def _batches(case: str, num_batches: int = NUM_UPDATES, *, size: int = BATCH) -> list[TrainingBatch]:
-    makes = box_batches if CASES[case][0] in ("sac", "td3", "ddpg") else discrete_batches
-    return [_exactly_weighted(batch) for batch, _ in zip(makes(5, size), range(num_batches), strict=False)]
-
-
-def _exactly_weighted(batch: TrainingBatch) -> TrainingBatch:
-    """With weights in float64 whose largest is 1, as if (N P)^-beta had been divided by its largest."""
-    weight: Any = batch.weight.astype(np.float64)
-    return replace(batch, weight=weight / weight.max())
 
 
 def _part(batch: TrainingBatch, rank: int, size: int) -> TrainingBatch:
@@ -74,7 +38,7 @@ def _learn(trainer: ParallelTrainer, member: Member, batches: list[TrainingBatch
 
 
 def _group(case: str, size: int, batches: list[TrainingBatch]) -> tuple[list[ParallelTrainer], list[list[Any]]]:
-    members, trainers = group_of(size), [_trainer(case) for _ in range(size)]
+    members, trainers = group_of(size), [trainer_of(case) for _ in range(size)]
     parts = [[_part(batch, rank, size) for batch in batches] for rank in range(size)]
     calls = [
         lambda trainer=trainer, member=member, part=part: _learn(trainer, member, part)
@@ -89,8 +53,8 @@ def _group(case: str, size: int, batches: list[TrainingBatch]) -> tuple[list[Par
 @every
 @pytest.mark.parametrize("size", [2, 3])
 def test_learners_with_parts_of_a_batch_are_one_learner_with_the_whole(case: str, size: int) -> None:
-    batches = _batches(case)
-    alone = _trainer(case)
+    batches = batches_of(case)
+    alone = trainer_of(case)
     expected = [alone.update(batch) for batch in batches]
     trainers, outcomes = _group(case, size, batches)
     tensors, values = alone.state()
@@ -111,8 +75,8 @@ def test_learners_with_parts_of_a_batch_are_one_learner_with_the_whole(case: str
 @every
 def test_the_parts_do_change_the_outcome(case: str) -> None:
     """Without the averages each learner would go its own way: the equality above is no accident of the batches."""
-    batches = _batches(case)
-    lone = [_trainer(case) for _ in range(2)]
+    batches = batches_of(case)
+    lone = [trainer_of(case) for _ in range(2)]
     for rank, trainer in enumerate(lone):
         for batch in batches:
             trainer.update(_part(batch, rank, 2))
@@ -122,7 +86,7 @@ def test_the_parts_do_change_the_outcome(case: str) -> None:
 
 @every
 def test_targets_temperature_and_schedules_are_the_same_on_all_ranks_to_the_bit(case: str) -> None:
-    trainers, _ = _group(case, 2, _batches(case, 20))
+    trainers, _ = _group(case, 2, batches_of(case, 20))
     (one, values), (other, other_values) = (trainer.state() for trainer in trainers)
     assert values == other_values
     assert all(torch.equal(one[name], other[name]) for name in one)
@@ -131,7 +95,7 @@ def test_targets_temperature_and_schedules_are_the_same_on_all_ranks_to_the_bit(
 @every
 @pytest.mark.parametrize("poison", [np.nan, np.inf])
 def test_a_loss_that_is_not_finite_at_one_rank_skips_the_update_at_all(case: str, poison: float) -> None:
-    batches = _batches(case, 4)
+    batches = batches_of(case, 4)
     batches[2].reward[BATCH - 1] = poison
     trainers, outcomes = _group(case, 2, batches)
     for trainer, outcome in zip(trainers, outcomes, strict=True):
@@ -145,8 +109,8 @@ def test_a_loss_that_is_not_finite_at_one_rank_skips_the_update_at_all(case: str
 @every
 def test_with_products_in_bfloat16_the_same_is_learned_but_for_their_rounding(case: str) -> None:
     """Parameters and what a checkpoint holds stay float32."""
-    one, other = _trainer(case), _trainer(case)
-    for batch in _batches(case):
+    one, other = trainer_of(case), trainer_of(case)
+    for batch in batches_of(case):
         one.update(batch)
         with torch.autocast("cpu", torch.bfloat16):
             outcome = other.update(batch)
@@ -157,40 +121,6 @@ def test_with_products_in_bfloat16_the_same_is_learned_but_for_their_rounding(ca
     for name in ours:
         if "square" not in name and "mean" not in name:
             torch.testing.assert_close(ours[name], theirs[name], rtol=0.05, atol=0.02, msg=name)
-
-
-@pytest.mark.parametrize("case", ["dqn", "td3", slow("sac"), slow("sac-discrete")])
-def test_compiled_programs_learn_the_same(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As traced for a compiler; what the compiler makes of it takes minutes, and is looked at by a slow test."""
-    _compiled_by(case, "eager", monkeypatch)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-@pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")  # of torch's own compiler
-@pytest.mark.parametrize("case", ["dqn", "sac", "sac-discrete", "td3"])
-def test_what_the_compiler_makes_learns_the_same(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    _compiled_by(case, "inductor", monkeypatch)
-
-
-def _compiled_by(case: str, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled, compile_by_torch = [], torch.compile
-
-    def compile_(function: Any, **options: Any) -> Any:
-        compiled.append(function.__name__)
-        return compile_by_torch(function, backend=backend, **options)
-
-    plain, other = _trainer(case), _trainer(case)
-    monkeypatch.setattr(torch, "compile", compile_)
-    assert isinstance(other, CompilableTrainer)
-    other.compile()
-    assert compiled
-    for batch in _batches(case, 4):
-        plain.update(batch)
-        other.update(batch)
-    ours, theirs = plain.state()[0], other.state()[0]
-    for name in ours:
-        torch.testing.assert_close(ours[name], theirs[name], rtol=1e-4, atol=1e-6, msg=name)
 
 
 def test_noise_of_the_parts_is_that_of_the_whole() -> None:

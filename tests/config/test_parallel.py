@@ -37,3 +37,10 @@ def test_a_run_in_lock_step_computes_on_the_cpu(device: str) -> None:
     overrides = ["deterministic=true", "stop.max_updates=9", f"node.device={device}"]
     with pytest.raises(UsageError, match=rf"node\.device: {device} does not compute the same to the bit each time"):
         load_config("cartpole-dqn", overrides=overrides, environ={})
+
+
+@pytest.mark.parametrize("cpu", [["node.device=cpu"], ["deterministic=true", "stop.max_updates=9"]])
+def test_kernels_are_recorded_on_a_gpu_alone(cpu: list[str]) -> None:
+    with pytest.raises(UsageError, match=r"learner\.cuda_graphs: only a GPU records its kernels"):
+        load_config("cartpole-dqn", overrides=["learner.cuda_graphs=true", *cpu], environ={})
+    assert load_config("cartpole-dqn", overrides=["learner.cuda_graphs=true"], environ={}).learner.cuda_graphs
