@@ -143,7 +143,7 @@ def join_token(
 
 
 def _keyring(folder: Path | None, run_dir: Path | None) -> Keyring:
-    from parl_mq.errors import ConfigError, UsageError
+    from parl_mq.errors import UsageError
     from parl_mq.services.attachment import KEYS
     from parl_mq.services.keyring import Keyring
 
@@ -152,7 +152,7 @@ def _keyring(folder: Path | None, run_dir: Path | None) -> Keyring:
     if run_dir is None:
         raise UsageError("say whose keys: --run-dir of a run, or --keys DIR")
     if not run_dir.is_dir():
-        raise ConfigError(f"there is no run directory {run_dir}")
+        raise UsageError(f"{run_dir}: there is no such directory")
     return Keyring.open_or_make(run_dir / KEYS)
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import uvloop
 
-from parl_mq.errors import EXIT_NOT_ALLOWED, CodedError, RecordError
+from parl_mq.errors import EXIT_NOT_ALLOWED, CodedError, RecordError, UsageError
 from parl_mq.net.endpoints import is_served
 from parl_mq.net.zmq_channel import Network
 from parl_mq.observe.files import is_held
@@ -75,6 +75,7 @@ def picture_of(path: Path) -> Picture:
     """How the run in a directory is. Blocks for ANSWER_S at most; not to be called where an event loop runs.
 
     Raises:
+        UsageError: there is no such directory.
         RecordError: it is no run directory, or a file in it is damaged.
         CodedError: this user may not read it.
     """
@@ -90,6 +91,8 @@ def picture_of(path: Path) -> Picture:
 
 def _picture_of(path: Path) -> Picture:
     directory = RunDirectory(path)
+    if not path.is_dir():
+        raise UsageError(f"{path}: there is no such directory")
     if not directory.config.is_file():
         raise RecordError(f"{path} is no run directory: it has no {directory.config.name}")
     status, written_at = None, directory.config.stat().st_mtime

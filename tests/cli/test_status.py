@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from parl_mq.errors import EXIT_CONFIG, EXIT_NOT_ALLOWED, EXIT_OK
+from parl_mq.errors import EXIT_CONFIG, EXIT_NOT_ALLOWED, EXIT_OK, EXIT_USAGE
 from parl_mq.net.capture import Capture
 from parl_mq.net.zmq_channel import Network
 from parl_mq.services.hub import Hub, HubOptions
@@ -152,6 +152,12 @@ def test_a_run_without_a_word_of_its_hub_has_not_begun(directory, monkeypatch, c
 def test_what_is_no_run_directory_is_named(tmp_path, monkeypatch, capsys):
     assert run_command(monkeypatch, "status", str(tmp_path)) == EXIT_CONFIG
     assert f"{tmp_path} is no run directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["status", "top", "play", "runs"])
+def test_a_directory_that_is_not_there_is_a_slip_of_whoever_named_it(command, tmp_path, monkeypatch, capsys):
+    assert run_command(monkeypatch, command, str(tmp_path / "nowhere")) == EXIT_USAGE
+    assert f"{tmp_path / 'nowhere'}: there is no such directory" in capsys.readouterr().err
 
 
 def test_a_damaged_record_is_named(directory, monkeypatch, capsys):
