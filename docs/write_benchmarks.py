@@ -1,8 +1,9 @@
-"""Puts measured numbers into docs/benchmarks.md, and draws them: `python docs/write_benchmarks.py`.
+"""Puts measured numbers into docs/benchmarks.md and docs/results.md, and draws them: `python docs/write_benchmarks.py`.
 
-The reports that it reads are the last lines of `parl-mq bench ... --json`, kept in docs/results, and those of
-`parl-mq plan PRESET --exhaustive --json`, kept in docs/results/plans. It replaces everything
-between a mark such as `<!-- tree -->` and the next `<!-- end -->` of the page; the rest is written by hand.
+The reports that it reads are the last lines of `parl-mq bench ... --json`, kept in docs/results, those of
+`parl-mq bench train ... --against PEER --json` in docs/results/peers, and those of `parl-mq plan PRESET --exhaustive
+--json` in docs/results/plans. It replaces everything between a mark such as `<!-- tree -->` and the next `<!-- end -->`
+of a page; the rest is written by hand.
 """
 
 from __future__ import annotations
@@ -10,17 +11,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
+from math import isinf
 from pathlib import Path
 from typing import Any, Final
 
 from parl_mq.bench.plots import write_scaling, write_study, write_systems
-from parl_mq.bench.report import BenchReport
+from parl_mq.bench.report import BenchReport, Result
 from parl_mq.bench.tables import grids, machine_line, to_markdown
 
 DOCS: Final = Path(__file__).parent
-PAGE: Final = DOCS / "benchmarks.md"
 RESULTS: Final = DOCS / "results"
 PLANS: Final = RESULTS / "plans"
+PEERS: Final = RESULTS / "peers"
 PICTURES: Final = DOCS / "pictures"
 
 PUBLISHED: Final = {
@@ -34,9 +37,23 @@ PUBLISHED: Final = {
 """(leaves, batch) -> how many times faster K = 16 was than K = 2: update, draw."""
 
 
-def filled(page: str, reports: Mapping[str, BenchReport]) -> str:
-    """The page with the reports' tables between its marks."""
-    texts: dict[str, Callable[[], str]] = {
+NEVER: Final = "never"
+OF_PEERS: Final = {
+    "time to target": "time to target, s",
+    "training alone": "training alone, s",
+    "environment steps to target": "environment steps",
+    "updates": "updates/s",
+    "time to target over parl_mq's, same seed": "time over parl_mq's, seed by seed",
+}
+"""Measure -> the column that shows it."""
+NAMES: Final = {"sb3": "Stable-Baselines3", "tianshou": "Tianshou", "rllib": "RLlib"}
+
+Texts = Mapping[str, Callable[[], str]]
+
+
+def benchmarks(reports: Mapping[str, BenchReport]) -> Texts:
+    """Mark -> text of docs/benchmarks.md."""
+    return {
         "tree": lambda: _tables(reports["tree"]),
         "arity": lambda: _tables(reports["arity"]),
         "arity beside the published": lambda: _beside_published(reports["arity"]),
@@ -46,6 +63,19 @@ def filled(page: str, reports: Mapping[str, BenchReport]) -> str:
         "scale": lambda: _tables(reports["scale"]),
         "encryption": lambda: _tables(reports["encryption"]),
     }
+
+
+def results(peers: Mapping[str, BenchReport]) -> Texts:
+    """Mark -> text of docs/results.md."""
+    return {f"peers {name}": partial(_beside_peers, report) for name, report in peers.items()}
+
+
+def filled(page: str, texts: Texts) -> str:
+    """The page with these texts between its marks.
+
+    Raises:
+        ValueError: a mark is missing, or there twice.
+    """
     for mark, text in texts.items():
         pattern = rf"(<!-- {mark} -->\n).*?(<!-- end -->)"
         body = text()
@@ -57,9 +87,17 @@ def filled(page: str, reports: Mapping[str, BenchReport]) -> str:
     return page
 
 
-def read_reports() -> dict[str, BenchReport]:
-    """What lies in docs/results, by name."""
-    return {path.stem: BenchReport.from_json(path.read_text("utf-8")) for path in sorted(RESULTS.glob("*.json"))}
+def read_reports(folder: Path = RESULTS) -> dict[str, BenchReport]:
+    """What lies in docs/results, or a folder in it, by name."""
+    return {path.stem: BenchReport.from_json(path.read_text("utf-8")) for path in sorted(folder.glob("*.json"))}
+
+
+def pages() -> dict[Path, Texts]:
+    """What belongs into each page."""
+    return {
+        DOCS / "benchmarks.md": benchmarks(read_reports()),
+        DOCS / "results.md": results(read_reports(PEERS)),
+    }
 
 
 def _tables(report: BenchReport) -> str:
@@ -91,6 +129,38 @@ def _plan(plan: Mapping[str, Any]) -> str:
     return "\n".join([*lines, "", f"{share} Measured on: {machine_line(plan['machine'])}.", ""])
 
 
+def _beside_peers(report: BenchReport) -> str:
+    """One line for each library: medians, and the range of the seeds."""
+    shown = {(result.system, result.measure): result for result in report.results}
+    systems = list(dict.fromkeys(result.system for result in report.results))
+    measures = [name for name in OF_PEERS if any((system, name) in shown for system in systems)]
+    params = report.results[0].params
+    target = f" {params['target']:g}" if "target" in params else ""
+    lines = [
+        f"| system | reached{target} | {' | '.join(OF_PEERS[measure] for measure in measures)} |",
+        f"|---|---|{'---:|' * len(measures)}",
+    ]
+    for system in systems:
+        reached = next(result.params.get("reached", "-") for result in report.results if result.system == system)
+        cells = [_with_range(shown.get((system, measure))) for measure in measures]
+        lines.append(f"| {NAMES.get(system, system)} | {reached} | {' | '.join(cells)} |")
+    return "\n".join([*lines, "", f"Measured on: {machine_line(report.machine)}.", ""])
+
+
+def _with_range(result: Result | None) -> str:
+    if result is None:
+        return ""
+    if isinf(result.min):
+        return NEVER
+    median, first, last = (NEVER if isinf(value) else _short(value) for value in (result.median, result.min, result.max))
+    return f"{median} ({first} to {last})"
+
+
+def _short(value: float) -> str:
+    """Three digits that count, or all before the point."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def _beside_published(report: BenchReport) -> str:
     median = {(r.measure, r.params["leaves"], r.params["batch"], r.params["arity"]): r.median for r in report.results}
     lines = [
@@ -108,9 +178,10 @@ def _beside_published(report: BenchReport) -> str:
 
 
 def main() -> None:
-    """Writes page and pictures."""
+    """Writes pages and pictures."""
     reports = read_reports()
-    PAGE.write_text(filled(PAGE.read_text("utf-8"), reports), encoding="utf-8")
+    for page, texts in pages().items():
+        page.write_text(filled(page.read_text("utf-8"), texts), encoding="utf-8")
     write_study(reports["arity"], PICTURES / "bench-arity.png")
     write_systems(reports["tree"], PICTURES / "bench-tree.png")
     write_systems(reports["replay"], PICTURES / "bench-replay.png")
