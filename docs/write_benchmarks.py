@@ -152,7 +152,9 @@ def _with_range(result: Result | None) -> str:
         return ""
     if isinf(result.min):
         return NEVER
-    median, first, last = (NEVER if isinf(value) else _short(value) for value in (result.median, result.min, result.max))
+    median, first, last = (
+        NEVER if isinf(value) else _short(value) for value in (result.median, result.min, result.max)
+    )
     return f"{median} ({first} to {last})"
 
 

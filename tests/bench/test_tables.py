@@ -108,9 +108,7 @@ def write_benchmarks(monkeypatch):
 def test_a_page_shows_the_results_that_are_kept(name, write_benchmarks):
     path = write_benchmarks.DOCS / name
     page = path.read_text("utf-8")
-    assert write_benchmarks.filled(page, write_benchmarks.pages()[path]) == page, (
-        "run: python docs/write_benchmarks.py"
-    )
+    assert write_benchmarks.filled(page, write_benchmarks.pages()[path]) == page, "run: python docs/write_benchmarks.py"
 
 
 def test_a_page_without_a_mark_is_refused(write_benchmarks):

@@ -129,12 +129,22 @@ def test_memory_stays_flat_on_every_node(tmp_path: Path) -> None:
         run.process.send_signal(signal.SIGTERM)
         code, _, stderr = run.finish(120)
         assert code == 0, stderr
-    slopes = {name: float(np.polyfit(times, values, 1)[0]) * 60 for name, values in samples.items()}
+    slopes = {name: _slope(times, values) for name, values in samples.items()}
+    half = len(times) // 2
     for name, values in samples.items():
-        first, last = values[0] / 2**20, values[-1] / 2**20
-        print(f"{name:12} RssAnon {first:7.1f} -> {last:7.1f} MiB, {slopes[name] / 2**20:+.3f} MiB/min")
+        first, middle, last = (values[at] / 2**20 for at in (0, half, -1))
+        later = _slope(times[half:], values[half:]) / 2**20
+        print(
+            f"{name:12} RssAnon {first:7.1f} -> {middle:7.1f} -> {last:7.1f} MiB, {slopes[name] / 2**20:+.3f} MiB/min, "
+            f"in the second half {later:+.3f}"
+        )
     print(f"over {times[-1]:.0f} s, {len(times)} samples; {rates}")
     assert {name: slope for name, slope in slopes.items() if slope > 2**20} == {}
+
+
+def _slope(times: list[float], values: list[float]) -> float:
+    """Bytes a minute of the line that fits best."""
+    return float(np.polyfit(times, values, 1)[0]) * 60
 
 
 def _watch(run: Run, nodes: dict[str, psutil.Process], lasts_s: float) -> tuple[list[float], dict[str, list[float]]]:
