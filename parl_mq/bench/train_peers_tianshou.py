@@ -215,9 +215,10 @@ def _best(config: RunConfig) -> PeerSettings:
 
 def _equal(config: RunConfig) -> PeerSettings:
     algorithm, replay = config.algorithm, config.replay
-    num_envs = config.actor.num_actors * config.actor.num_envs
+    collect = config.actor.num_actors * config.actor.num_envs
+    num_envs = _envs_with_room(config, collect)
     options = {
-        "collect": num_envs,
+        "collect": collect,
         "updates_per_step": replay.samples_per_insert / algorithm.batch_size,
         "batch_size": algorithm.batch_size,
         "buffer_size": replay.buffer_size,
@@ -233,7 +234,18 @@ def _equal(config: RunConfig) -> PeerSettings:
     }
     every = steps_of_updates(config, config.evaluation.every_updates)
     source = "the preset's; a soft target becomes a copy after 1 / tau updates, and exploration is Tianshou's own"
+    if num_envs != collect:
+        source += f"; {num_envs} environments, each with a part of the buffer that holds its longest episode"
     return PeerSettings(algorithm.name, num_envs, config.stop.max_steps or EQUAL_STEPS, every, options, source)
+
+
+def _envs_with_room(config: RunConfig, num_envs: int) -> int:
+    """The most, up to the preset's, whose parts of the buffer hold whole episodes: Tianshou fails at longer ones."""
+    import gymnasium
+
+    longest = gymnasium.spec(config.environment.id).max_episode_steps or 0
+    fitting = [n for n in range(1, num_envs + 1) if num_envs % n == 0 and config.replay.buffer_size // n > longest]
+    return max(fitting, default=1)
 
 
 def _equal_dqn(config: RunConfig) -> dict[str, Any]:
