@@ -109,12 +109,16 @@ class ParallelTrainer(Trainer, Protocol):
 class CompilableTrainer(Trainer, Protocol):
     """A trainer whose arithmetic can be made one program (see parl_mq.learn.programs)."""
 
-    def compile(self, compiler: Compiler) -> None:
+    def compile_with(self, compiler: Compiler) -> None:
         """Computes by what the compiler makes of its arithmetic from the next update on; the first ones are slow then.
 
-        Asked again, it hands over what it computes by already. What it hands over takes a batch that lies in the same
-        memory whenever it is the same object; reads nothing else that changes but tensors of that kind; and asks no
-        device for a value.
+        Asked again, it hands over what it computes by already. A function that it hands over
+
+        - takes the staged batch, which is the same object, on the same memory, as long as the batch size is the same;
+        - reads nothing else that changes but tensors that stay in their memory, as parameters do;
+        - may be called several times for one batch: it overwrites, and neither adds to a gradient nor makes a step;
+        - asks no device for a value;
+        - gives a result that is used before it is called again.
         """
 
 

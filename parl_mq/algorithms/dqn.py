@@ -97,7 +97,7 @@ class DQNTrainer:
         """See parl_mq.algorithms.base.ParallelTrainer."""
         self._shared.averaging = group
 
-    def compile(self, compiler: Compiler) -> None:
+    def compile_with(self, compiler: Compiler) -> None:
         """See parl_mq.algorithms.base.CompilableTrainer."""
         self._compute = compiler(self._compute)
 

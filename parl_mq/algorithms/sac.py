@@ -94,7 +94,7 @@ class SACTrainer:
         """See parl_mq.algorithms.base.ParallelTrainer."""
         self._networks.shared.averaging = group
 
-    def compile(self, compiler: Compiler) -> None:
+    def compile_with(self, compiler: Compiler) -> None:
         """See parl_mq.algorithms.base.CompilableTrainer."""
         self._compute = compiler(self._compute)
 

@@ -91,7 +91,7 @@ class SACDiscreteTrainer:
         """See parl_mq.algorithms.base.ParallelTrainer."""
         self._networks.shared.averaging = group
 
-    def compile(self, compiler: Compiler) -> None:
+    def compile_with(self, compiler: Compiler) -> None:
         """See parl_mq.algorithms.base.CompilableTrainer."""
         self._compute = compiler(self._compute)
 

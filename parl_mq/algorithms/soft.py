@@ -78,8 +78,9 @@ class SoftNetworks:
         self._temperature = Temperature(
             config.temperature,
             (config.temperature_learning_rate or config.learning_rate) if config.learns_temperature else None,
+            device,
         )
-        self.entropy_weight = torch.full((), self.temperature, device=device)
+        self.entropy_weight = self._temperature.on_device
         self._target_entropy = target_entropy
         self._tau = config.tau
 
@@ -142,7 +143,6 @@ class SoftNetworks:
         self._critic_adam.step(self.critic_gradient.flat_P)
         self._actor_adam.step(self.actor_gradient.flat_P)
         self._temperature.step(lack)
-        self.entropy_weight.fill_(self.temperature)
         update_target(self.targets.flat_P, self.critics.flat_P, self._tau)
         self.num_updates += 1
 
@@ -179,4 +179,3 @@ class SoftNetworks:
         self.num_updates = num_updates
         self._actor_adam.num_steps = self._critic_adam.num_steps = num_adam_steps
         self._temperature.resume(num_adam_steps)
-        self.entropy_weight.fill_(self.temperature)

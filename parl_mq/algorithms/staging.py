@@ -53,7 +53,7 @@ class StagedBatch:
 
 
 Program = Callable[[StagedBatch], torch.Tensor]
-"""An algorithm's arithmetic for one batch: leaves gradients in place, and gives figures of the rows."""
+"""An algorithm's arithmetic for one batch: leaves gradients in place, and gives one vector of the rows' figures."""
 
 
 class Staging:
@@ -88,7 +88,7 @@ class Staging:
         self._encoder = encoder
         self._device = device
         self._streams: Any = torch.get_device_module(device) if is_apart or device.type != "cpu" else None
-        self._side = None if self._streams is None else self._streams.Stream()
+        self._side: Any = None if self._streams is None else self._streams.Stream(device)
         self._action_size, self._action_dtype, self._num_noises = action_size, action_dtype, num_noises
         self._allocate(batch_size=0)
 
@@ -106,7 +106,7 @@ class Staging:
             draw_noise: B -> [S * B, A]; asked once all else of the batch is known to be right.
 
         Raises:
-            ValueError: an observation has another shape.
+            ValueError: an observation has another shape, or a value outside of its space.
         """
         if (batch_size := len(batch.reward)) != self._on_host.batch_size:
             self._allocate(batch_size)
@@ -122,7 +122,7 @@ class Staging:
         """What is computed from now on waits for the copies, on the device."""
         with self._streams.stream(self._side):
             on_device.copy_from(self._on_host)
-        self._streams.current_stream().wait_stream(self._side)
+        self._streams.current_stream(self._device).wait_stream(self._side)
         return on_device
 
     def _allocate(self, batch_size: int) -> None:
@@ -132,7 +132,10 @@ class Staging:
         scalars = torch.empty(3, batch_size, pin_memory=is_pinned)
         noise = torch.empty(self._num_noises * batch_size, self._action_size, pin_memory=is_pinned)
         self._on_host = StagedBatch(features, action, scalars, noise)
-        self._on_device = None if self._streams is None else self._on_host.like_on(self._device)
+        self._on_device = None
+        if self._streams is not None:
+            self._on_device = self._on_host.like_on(self._device)
+            self._side.wait_stream(self._streams.current_stream(self._device))  # which may still use that memory
         self._obs, self._next_obs = features.numpy()[:batch_size], features.numpy()[batch_size:]
         self._action, self._noise = action.numpy(), noise.numpy()
         self._reward, self._discount, self._weight = scalars.numpy()

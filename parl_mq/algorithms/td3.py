@@ -112,7 +112,7 @@ class TD3Trainer:
         """See parl_mq.algorithms.base.ParallelTrainer."""
         self._shared.averaging = group
 
-    def compile(self, compiler: Compiler) -> None:
+    def compile_with(self, compiler: Compiler) -> None:
         """See parl_mq.algorithms.base.CompilableTrainer."""
         self._compute_critics, self._compute_actor = compiler(self._compute_critics), compiler(self._compute_actor)
 

@@ -10,18 +10,23 @@ from parl_mq.model.adam import Adam
 
 
 class Temperature:
-    """Lives on the host, where its gradient is known: no device is asked for it.
+    """Learned on the host, where its gradient is known: no device is asked for it.
 
     Args:
         first: its value at the start, > 0.
         learning_rate: of its logarithm; None holds it.
+        device: of `on_device`; None: the CPU.
+
+    Attributes:
+        on_device: [] the same value, always in the same memory.
     """
 
-    def __init__(self, first: float, learning_rate: float | None) -> None:
+    def __init__(self, first: float, learning_rate: float | None, device: torch.device | None = None) -> None:
         self._log = torch.tensor([log(first)])
         self._is_learned = learning_rate is not None
         self._adam = Adam(self._log, learning_rate or 0.0)
         self._value = first
+        self.on_device = torch.full((), first, device=device)
 
     @property
     def value(self) -> float:
@@ -37,7 +42,7 @@ class Temperature:
         """
         if self._is_learned:
             self._adam.step(torch.tensor([-lack]))
-            self._value = exp(float(self._log))
+            self._take_over()
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """What a checkpoint holds of it; its steps are the trainer's."""
@@ -50,4 +55,8 @@ class Temperature:
     def resume(self, num_steps: int) -> None:
         """Goes on from `tensors` that were overwritten."""
         self._adam.num_steps = num_steps
+        self._take_over()
+
+    def _take_over(self) -> None:
         self._value = exp(float(self._log))
+        self.on_device.fill_(self._value)

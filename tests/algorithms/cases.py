@@ -7,6 +7,7 @@ import numpy as np
 
 from parl_mq.algorithms.base import ParallelTrainer, TrainingBatch
 from parl_mq.algorithms.registry import load_algorithm, settings_model
+from parl_mq.spec import TableSpec
 from tests.algorithms.batches import CPU, box_batches, box_spec, discrete_batches, discrete_spec
 
 CASES = {
@@ -25,10 +26,15 @@ CASES = {
 BATCH = 24
 
 
-def trainer_of(case: str, *, seed: int = 3) -> ParallelTrainer:
+def settings_of(case: str) -> tuple[str, Any, TableSpec]:
+    """The algorithm's name, its settings, and a table that it can learn from."""
     name, settings = CASES[case]
     config = settings_model(name)(**{"name": name, "hidden_sizes": (8, 6), **settings})
-    spec = box_spec() if name in ("sac", "td3", "ddpg") else discrete_spec()
+    return name, config, box_spec() if name in ("sac", "td3", "ddpg") else discrete_spec()
+
+
+def trainer_of(case: str, *, seed: int = 3) -> ParallelTrainer:
+    name, config, spec = settings_of(case)
     trainer: Any = load_algorithm(name).make_trainer(config, spec, seed, CPU)
     assert isinstance(trainer, ParallelTrainer)
     return trainer

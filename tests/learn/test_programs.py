@@ -3,18 +3,21 @@
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from parl_mq.algorithms.base import CompilableTrainer, TrainingBatch
+from parl_mq.algorithms.registry import load_algorithm
 from parl_mq.config.models import LearnerConfig
 from parl_mq.errors import ConfigError
-from parl_mq.learn.programs import make_programs
+from parl_mq.learn.programs import MAX_RECORDINGS, Recorded, make_programs
 from tests.algorithms.batches import CPU
-from tests.algorithms.cases import CASES, batches_of, trainer_of
+from tests.algorithms.cases import CASES, batches_of, settings_of, trainer_of
 from tests.marks import slow
 
 GPU = torch.device("cuda")
@@ -105,6 +108,8 @@ def _tensors(result: Any) -> list[torch.Tensor]:
 
 
 class _Stream:
+    def __init__(self, _device: Any = None) -> None: ...
+
     def wait_stream(self, _other: Any) -> None: ...
 
 
@@ -119,7 +124,8 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> list[_Graph]:
             yield
         made.append(graph)
 
-    stand_ins = {"Stream": _Stream, "current_stream": _Stream, "stream": contextlib.nullcontext}
+    nothing = contextlib.nullcontext
+    stand_ins = {"Stream": _Stream, "current_stream": _Stream, "stream": nothing, "device": nothing}
     for name, stand_in in {**stand_ins, "CUDAGraph": _Graph, "graph": record}.items():
         monkeypatch.setattr(torch.cuda, name, stand_in)
     return made
@@ -174,7 +180,7 @@ def test_a_trainer_that_cannot_be_compiled_is_refused_where_that_is_asked_for(
 
     trainer: Any = Plain()
     assert not isinstance(trainer, CompilableTrainer)
-    with pytest.raises(ConfigError, match=rf"learner\.{setting}: .*Plain, has no method `compile`"):
+    with pytest.raises(ConfigError, match=rf"learner\.{setting}: .*Plain, has no method `compile_with`"):
         make_programs(trainer, LearnerConfig(**{setting: True}), device)
     make_programs(trainer, LearnerConfig(), device)
 
@@ -184,3 +190,60 @@ def test_recordings_are_refused_where_no_gpu_computes() -> None:
         ConfigError, match=r"learner\.cuda_graphs: this learner computes on cpu, and only a GPU records"
     ):
         make_programs(trainer_of("dqn"), LearnerConfig(cuda_graphs=True), CPU)
+
+
+def test_a_trainer_that_never_hands_over_the_same_batch_is_not_recorded_for_ever(graphs: list[_Graph]) -> None:
+    program = Recorded(lambda staged: staged[0] + 1, device=GPU)
+    for _ in range(MAX_RECORDINGS):
+        program([torch.zeros(2)])
+    with pytest.raises(ConfigError, match=r"learner\.cuda_graphs: .* computes from another object at each update"):
+        program([torch.zeros(2)])
+    assert len(graphs) == MAX_RECORDINGS
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_handed_over_may_be_called_again_for_the_same_batch(case: str) -> None:
+    trainer: Any = trainer_of(case)
+
+    def twice(function: Any) -> Any:
+        return lambda staged: (function(staged), function(staged))[1]
+
+    trainer.compile_with(twice)
+    _learn_the_same(case, trainer, _varied(case, 4), tolerance=1e-7)
+
+
+class _OnDevice(TorchDispatchMode):
+    """Refuses operations that touch any memory but the device's."""
+
+    def __torch_dispatch__(self, operation: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = operation(*args, **(kwargs or {}))
+        for value in tree_leaves((args, kwargs, result)):
+            if isinstance(value, torch.Tensor):
+                assert value.device.type == "meta", f"{operation} touches memory of {value.device}"
+        return result
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_recorded_stays_on_the_device(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device is one without memory: no value can be read there, and what comes from the host is seen."""
+    nowhere = torch.device("meta")
+    streams = SimpleNamespace(Stream=_Stream, current_stream=_Stream)
+    monkeypatch.setattr(torch, "get_device_module", lambda _device: streams)
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda _type: False)
+    name, config, spec = settings_of(case)
+    trainer: Any = load_algorithm(name).make_trainer(config, spec, 3, CPU)
+    handed_over: list[Any] = []
+
+    def keep(function: Any) -> Any:
+        handed_over.append(function)
+        return function
+
+    on_device: Any = load_algorithm(name).make_trainer(config, spec, 3, nowhere)
+    on_device.compile_with(keep)
+    batch = batches_of(case, 1)[0]
+    actions = trainer._actions
+    taken = actions.to_units(batch.action) if hasattr(actions, "to_units") else actions.to_indices(batch.action)
+    staged = trainer._staging.stage(batch, taken).like_on(nowhere)
+    with torch.inference_mode(), _OnDevice():
+        for function in handed_over:
+            assert function(staged).device == nowhere
