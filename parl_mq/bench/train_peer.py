@@ -20,6 +20,8 @@ Kind = Literal["equal", "best"]
 Act = Callable[[Any], npt.NDArray[Any]]
 """[M, ...] observations -> [M, ...] greedy actions."""
 
+LOOK_EVERY: Final = 500
+"""Environment steps at most between two looks at whether training goes on."""
 EVALUATIONS: Final = 40
 """Of a training with published settings: it ends near its target, and little of its time goes into judging."""
 

@@ -8,7 +8,16 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from parl_mq.bench.train_peer import EVALUATIONS, Act, Kind, PeerRun, PeerSettings, steps_of_updates, target_moves
+from parl_mq.bench.train_peer import (
+    EVALUATIONS,
+    LOOK_EVERY,
+    Act,
+    Kind,
+    PeerRun,
+    PeerSettings,
+    steps_of_updates,
+    target_moves,
+)
 from parl_mq.bench.train_peers_sb3 import EQUAL_STEPS, EXPLORING_STEPS
 from parl_mq.config.models import RunConfig
 from parl_mq.errors import ConfigError
@@ -90,9 +99,8 @@ def _algorithm(run: PeerRun) -> Any:
     config.learners(num_learners=0, num_gpus_per_learner=0)
     config.training(**training)
     config.rl_module(model_config=DefaultModelConfig(**settings.options["model"]))
-    config.reporting(
-        min_time_s_per_iteration=0, min_sample_timesteps_per_iteration=max(settings.num_envs, settings.evaluate_every)
-    )
+    looks_every = max(settings.num_envs, min(settings.evaluate_every, LOOK_EVERY))
+    config.reporting(min_time_s_per_iteration=0, min_sample_timesteps_per_iteration=looks_every)
     config.debugging(seed=run.config.seed, log_level="ERROR")
     return config.build_algo()
 

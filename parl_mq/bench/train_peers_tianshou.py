@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from parl_mq.bench.train_peer import EVALUATIONS, Kind, PeerRun, PeerSettings, steps_of_updates
+from parl_mq.bench.train_peer import EVALUATIONS, LOOK_EVERY, Kind, PeerRun, PeerSettings, steps_of_updates
 from parl_mq.config.models import RunConfig
 from parl_mq.errors import ConfigError
 
@@ -79,10 +79,11 @@ def train(run: PeerRun) -> None:
     run.begin()
     filling = -(-max(options["learning_starts"], options["batch_size"]) // run.settings.num_envs)
     collector.collect(n_step=filling * run.settings.num_envs, random=True)
+    epoch_steps = min(run.settings.evaluate_every, LOOK_EVERY)
     params = OffPolicyTrainerParams(
         training_collector=collector,
-        max_epochs=-(-run.settings.total_steps // run.settings.evaluate_every),
-        epoch_num_steps=run.settings.evaluate_every,
+        max_epochs=-(-run.settings.total_steps // epoch_steps),
+        epoch_num_steps=epoch_steps,
         collection_step_num_env_steps=options["collect"],
         update_step_num_gradient_steps_per_sample=options["updates_per_step"],
         batch_size=options["batch_size"],
