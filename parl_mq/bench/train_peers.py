@@ -27,6 +27,7 @@ PEERS: Final[Mapping[str, Peer[str]]] = {
     "sb3": Peer("stable-baselines3", "stable_baselines3", "parl_mq.bench.train_peers_sb3"),
     "tianshou": Peer("tianshou", "tianshou", "parl_mq.bench.train_peers_tianshou"),
     "rllib": Peer("ray", "ray.rllib", "parl_mq.bench.train_peers_rllib"),
+    "torchrl": Peer("torchrl", "torchrl", "parl_mq.bench.train_peers_torchrl"),
 }
 """Name -> the module here that trains with it."""
 

@@ -128,7 +128,7 @@ def train(
     """Train with several seeds, one after another, and say what they came to.
 
     What has ended is not run again: the same command goes on where it was cut off, also after Ctrl-C or SIGTERM.
-    Peers: sb3, tianshou, rllib.
+    Peers: sb3, tianshou, rllib, torchrl.
     """
     import signal
     import sys

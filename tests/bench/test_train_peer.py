@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from parl_mq.bench import train_peers_rllib, train_peers_sb3, train_peers_tianshou
+from parl_mq.bench import train_peers_rllib, train_peers_sb3, train_peers_tianshou, train_peers_torchrl
 from parl_mq.bench.train_peer import PeerRun, PeerSettings, steps_of_updates
 from parl_mq.bench.train_peers import peer_settings
 from parl_mq.bench.train_runs import read_training
@@ -112,7 +112,8 @@ def test_updates_are_counted_in_steps_of_the_preset():
 PRESETS = ("cartpole-dqn", "lunarlander-dqn", "pendulum-sac", "halfcheetah-sac")
 KNOWN = [
     *((peer, kind, preset) for peer in ("sb3", "tianshou") for kind in ("equal", "best") for preset in PRESETS),
-    *(("rllib", "equal", preset) for preset in PRESETS),
+    *((peer, "equal", preset) for peer in ("rllib", "torchrl") for preset in PRESETS),
+    *(("torchrl", "best", preset) for preset in ("cartpole-dqn", "halfcheetah-sac")),
     *(("rllib", "best", preset) for preset in ("cartpole-dqn", "pendulum-sac")),
 ]
 
@@ -162,6 +163,12 @@ def test_equal_settings_of_rllib_have_the_presets_ratio_and_replay_and_move_the_
     assert training["replay_buffer_config"]["type"] == "PrioritizedEpisodeReplayBuffer"
     assert training["target_network_update_freq"] == 32
     assert 1 - training["tau"] == pytest.approx((1 - 0.01) ** 2)
+
+
+def test_equal_settings_of_torchrl_have_the_presets_ratio_and_collect_as_its_fragments_do():
+    settings = train_peers_torchrl.settings_of(load_config("cartpole-dqn", environ={}), "equal")
+    assert (settings.num_envs, settings.options["collect"], settings.options["updates"]) == (64, 64 * 16, 32)
+    assert (settings.options["n_step"], settings.options["prioritized"], settings.options["tau"]) == (10, True, 0.02)
 
 
 def test_a_fixed_temperature_stays_in_rllib():
