@@ -38,6 +38,7 @@ PUBLISHED: Final = {
 
 
 NEVER: Final = "never"
+NO_TARGET: Final = "none"
 OF_PEERS: Final = {
     "time to target": "time to target, s",
     "training alone": "training alone, s",
@@ -46,7 +47,7 @@ OF_PEERS: Final = {
     "time to target over parl_mq's, same seed": "time over parl_mq's, seed by seed",
 }
 """Measure -> the column that shows it."""
-NAMES: Final = {"sb3": "Stable-Baselines3", "tianshou": "Tianshou", "rllib": "RLlib"}
+NAMES: Final = {"sb3": "Stable-Baselines3", "tianshou": "Tianshou", "rllib": "RLlib", "torchrl": "TorchRL"}
 
 Texts = Mapping[str, Callable[[], str]]
 
@@ -133,17 +134,14 @@ def _beside_peers(report: BenchReport) -> str:
     """One line for each library: medians, and the range of the seeds."""
     shown = {(result.system, result.measure): result for result in report.results}
     systems = list(dict.fromkeys(result.system for result in report.results))
-    measures = [name for name in OF_PEERS if any((system, name) in shown for system in systems)]
-    params = report.results[0].params
-    target = f" {params['target']:g}" if "target" in params else ""
-    lines = [
-        f"| system | reached{target} | {' | '.join(OF_PEERS[measure] for measure in measures)} |",
-        f"|---|---|{'---:|' * len(measures)}",
-    ]
+    target = report.results[0].params["target"]
+    measures = list(OF_PEERS) if target != NO_TARGET else ["updates"]
+    columns = ["system", *([] if target == NO_TARGET else [f"reached {target}"]), *map(OF_PEERS.__getitem__, measures)]
+    lines = [f"| {' | '.join(columns)} |", f"|{'---|' * (len(columns) - len(measures))}{'---:|' * len(measures)}"]
     for system in systems:
-        reached = next(result.params.get("reached", "-") for result in report.results if result.system == system)
-        cells = [_with_range(shown.get((system, measure))) for measure in measures]
-        lines.append(f"| {NAMES.get(system, system)} | {reached} | {' | '.join(cells)} |")
+        reached = shown[system, measures[0]].params["reached"]
+        first = [NAMES.get(system, system), *([] if target == NO_TARGET else [str(reached)])]
+        lines.append(f"| {' | '.join([*first, *(_with_range(shown.get((system, each))) for each in measures)])} |")
     return "\n".join([*lines, "", f"Measured on: {machine_line(report.machine)}.", ""])
 
 
