@@ -136,7 +136,7 @@ def _beside_peers(report: BenchReport) -> str:
     systems = list(dict.fromkeys(result.system for result in report.results))
     target = report.results[0].params["target"]
     measures = list(OF_PEERS) if target != NO_TARGET else ["updates"]
-    columns = ["system", *([] if target == NO_TARGET else [f"reached {target}"]), *map(OF_PEERS.__getitem__, measures)]
+    columns = ["system", *([] if target == NO_TARGET else [f"reached {target:g}"]), *map(OF_PEERS.__getitem__, measures)]
     lines = [f"| {' | '.join(columns)} |", f"|{'---|' * (len(columns) - len(measures))}{'---:|' * len(measures)}"]
     for system in systems:
         reached = shown[system, measures[0]].params["reached"]
