@@ -135,13 +135,14 @@ def _beside_peers(report: BenchReport) -> str:
     shown = {(result.system, result.measure): result for result in report.results}
     systems = list(dict.fromkeys(result.system for result in report.results))
     target = report.results[0].params["target"]
-    measures = list(OF_PEERS) if target != NO_TARGET else ["updates"]
-    columns = ["system", *([] if target == NO_TARGET else [f"reached {target:g}"]), *map(OF_PEERS.__getitem__, measures)]
+    has_target = target != NO_TARGET
+    measures = list(OF_PEERS) if has_target else ["updates"]
+    columns = ["system", *([f"reached {target:g}"] if has_target else []), *(OF_PEERS[each] for each in measures)]
     lines = [f"| {' | '.join(columns)} |", f"|{'---|' * (len(columns) - len(measures))}{'---:|' * len(measures)}"]
     for system in systems:
-        reached = shown[system, measures[0]].params["reached"]
-        first = [NAMES.get(system, system), *([] if target == NO_TARGET else [str(reached)])]
-        lines.append(f"| {' | '.join([*first, *(_with_range(shown.get((system, each))) for each in measures)])} |")
+        reached = [str(shown[system, measures[0]].params["reached"])] if has_target else []
+        cells = [_with_range(shown.get((system, each))) for each in measures]
+        lines.append(f"| {' | '.join([NAMES.get(system, system), *reached, *cells])} |")
     return "\n".join([*lines, "", f"Measured on: {machine_line(report.machine)}.", ""])
 
 
