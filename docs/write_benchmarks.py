@@ -16,7 +16,7 @@ from math import isinf
 from pathlib import Path
 from typing import Any, Final
 
-from parl_mq.bench.plots import write_scaling, write_study, write_systems
+from parl_mq.bench.plots import write_scaling, write_study, write_systems, write_trainings
 from parl_mq.bench.report import BenchReport, Result
 from parl_mq.bench.tables import grids, machine_line, to_markdown
 
@@ -187,6 +187,8 @@ def main() -> None:
     write_systems(reports["tree"], PICTURES / "bench-tree.png")
     write_systems(reports["replay"], PICTURES / "bench-replay.png")
     write_scaling(reports["scale"], PICTURES / "bench-scale.png")
+    best = [report for name, report in read_reports(PEERS).items() if name.endswith("-best")]
+    write_trainings(best, PICTURES / "bench-train.png")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isinf
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -58,6 +59,22 @@ def write_systems(report: BenchReport, path: Path) -> Path:
     return _save(figure, path)
 
 
+def write_trainings(reports: Sequence[BenchReport], path: Path) -> Path:
+    """Draws the seconds to target of `bench train` beside peers, a panel for each report; who never came has no bar.
+
+    Raises:
+        RecordError: the picture cannot be written.
+    """
+    figure, panels = _panels(1, len(reports))
+    for axes, report in zip(panels[0], reports, strict=True):
+        shown = [result for result in report.results if result.measure == "time to target"]
+        _draw_bars(axes, shown, "{:.3g}")
+        axes.set_title(f"{shown[0].params['preset']}, to {shown[0].params['target']:g}", fontsize=9)
+        axes.set_xlabel("s, median of the seeds", fontsize=8)
+        _frame(axes)
+    return _save(figure, path)
+
+
 def write_scaling(report: BenchReport, path: Path) -> Path:
     """Draws steps a second over the number of environments that wait, beside a straight line through the first point.
 
@@ -105,16 +122,23 @@ def _draw_study(axes: Axes, results: Sequence[Result], title: str) -> None:
 
 
 def _draw_systems(axes: Axes, results: Sequence[Result], title: str) -> None:
-    names = [_label(result) for result in results][::-1]
-    colors = [PALETTE[0] if result.system == OWN else GREY for result in results][::-1]
-    bars = axes.barh(names, [result.median for result in results][::-1], color=colors)
-    axes.bar_label(bars, fmt="{:,.0f}", fontsize=7, padding=2)
-    axes.set_xscale("log")
-    axes.set_xlim(left=1, right=4 * max(result.median for result in results))
-    axes.minorticks_off()
+    _draw_bars(axes, results, "{:,.0f}")
     axes.set_title(title, fontsize=9)
     axes.set_xlabel("ns an item", fontsize=8)
     _frame(axes)
+
+
+def _draw_bars(axes: Axes, results: Sequence[Result], told: str) -> None:
+    """Medians on a logarithmic scale, the first system on top."""
+    medians = [result.median for result in results][::-1]
+    colors = [PALETTE[0] if result.system == OWN else GREY for result in results][::-1]
+    bars = axes.barh(
+        [_label(result) for result in results][::-1], [1 if isinf(each) else each for each in medians], color=colors
+    )
+    axes.bar_label(bars, ["never" if isinf(each) else told.format(each) for each in medians], fontsize=7, padding=2)
+    axes.set_xscale("log")
+    axes.set_xlim(left=1, right=4 * max(each for each in medians if not isinf(each)))
+    axes.minorticks_off()
 
 
 def _label(result: Result) -> str:

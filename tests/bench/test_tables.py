@@ -2,16 +2,19 @@
 
 import io
 import sys
+from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from parl_mq.bench.plots import write_study, write_systems
+from parl_mq.bench.plots import write_study, write_systems, write_trainings
 from parl_mq.bench.report import BenchReport, Result, describe_machine
 from parl_mq.bench.tables import Grid, grids, machine_line, print_report, to_markdown
 from parl_mq.bench.tree import study_arity
 
+SECONDS = {"parl_mq": 3.0, "sb3": 50.0, "rllib": inf}
 DOCS = Path(__file__).parents[2] / "docs"
 
 
@@ -91,7 +94,14 @@ def test_a_report_survives_json():
 def test_pictures_are_drawn(tmp_path):
     report = report_of(result(kernel="avx2", leaves=2**20), result("update", system="cpprb", leaves=2**20))
     study = study_arity((2, 8), (100,), (16, 32))
-    for written in (write_systems(report, tmp_path / "a.png"), write_study(study, tmp_path / "b.png")):
+    params = {"preset": "cartpole-dqn", "target": 475.0}
+    times = [replace(result("time to target", system=name), params=params, median=s) for name, s in SECONDS.items()]
+    pictures = (
+        write_systems(report, tmp_path / "a.png"),
+        write_study(study, tmp_path / "b.png"),
+        write_trainings([report_of(*times), report_of(times[0])], tmp_path / "c.png"),
+    )
+    for written in pictures:
         assert written.read_bytes().startswith(b"\x89PNG")
 
 
