@@ -289,7 +289,7 @@ def test_a_trainer_that_cannot_share_is_refused_in_a_group() -> None:
 
 
 def test_a_trainer_that_cannot_be_compiled_is_refused_where_that_is_asked_for() -> None:
-    with pytest.raises(ConfigError, match=r"learner\.compile: .*_Trainer, has no method `compile`"):
+    with pytest.raises(ConfigError, match=r"learner\.compile: .*_Trainer, has no method `compile_with`"):
         _learner(compile=True)
 
 
