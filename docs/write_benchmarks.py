@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cache, partial
 from math import isinf
 from pathlib import Path
 from typing import Any, Final
@@ -88,6 +88,7 @@ def filled(page: str, texts: Texts) -> str:
     return page
 
 
+@cache
 def read_reports(folder: Path = RESULTS) -> dict[str, BenchReport]:
     """What lies in docs/results, or a folder in it, by name."""
     return {path.stem: BenchReport.from_json(path.read_text("utf-8")) for path in sorted(folder.glob("*.json"))}

@@ -12,6 +12,7 @@ import tomli_w
 
 from parl_mq.bench.train_runs import EVALUATION_S, FIRST_STEP_S
 from parl_mq.config.models import RunConfig
+from parl_mq.errors import ConfigError
 from parl_mq.rollout.evaluation import Evaluator
 from parl_mq.services.run_directory import RunDirectory
 
@@ -20,6 +21,10 @@ Kind = Literal["equal", "best"]
 Act = Callable[[Any], npt.NDArray[Any]]
 """[M, ...] observations -> [M, ...] greedy actions."""
 
+EQUAL_STEPS: Final = 500_000
+"""Environment steps of a training with the preset's settings, where these name no end."""
+EXPLORING_STEPS: Final = 10_000
+"""In which such a training's epsilon falls from 1 to its end, as SB3's own default does over a tenth of 100,000."""
 LOOK_EVERY: Final = 500
 """Environment steps at most between two looks at whether training goes on."""
 EVALUATIONS: Final = 40
@@ -72,6 +77,49 @@ class PeerSettings:
 def steps_of_updates(config: RunConfig, updates: float) -> int:
     """Environment steps that a run of parl_mq makes for so many updates; at least 1."""
     return max(1, round(updates * config.algorithm.batch_size / config.replay.samples_per_insert))
+
+
+def published(peer: str, tuned: Mapping[tuple[str, str], Mapping[str, Any]], config: RunConfig) -> dict[str, Any]:
+    """What a peer has published for the run's algorithm and environment; a copy.
+
+    Args:
+        peer: as `--against` names it.
+        tuned: (algorithm, environment) -> all that it has published.
+        config: of the run.
+
+    Raises:
+        ConfigError: there is nothing for these two.
+    """
+    key = (config.algorithm.name, config.environment.id)
+    if key not in tuned:
+        known = ", ".join(f"{algorithm} on {env_id}" for algorithm, env_id in tuned)
+        raise ConfigError(f"--against {peer} --settings best: no published settings of {' on '.join(key)}; of {known}")
+    return dict(tuned[key])
+
+
+def replay_and_network(config: RunConfig) -> dict[str, Any]:
+    """The preset's batches, replay, returns and network, by the names that its own settings have."""
+    algorithm, replay = config.algorithm, config.replay
+    return {
+        "batch_size": algorithm.batch_size,
+        "buffer_size": replay.buffer_size,
+        "learning_starts": replay.learning_starts,
+        "prioritized": replay.kind == "prioritized",
+        "alpha": replay.alpha,
+        "beta": replay.beta,
+        "learning_rate": algorithm.learning_rate,
+        "gamma": algorithm.gamma,
+        "n_step": algorithm.n_step,
+        "hidden_sizes": list(config.value_of("algorithm.hidden_sizes")),
+    }
+
+
+def sac_options(config: RunConfig) -> dict[str, Any]:
+    """The preset's target, temperature and further learning rates, by the names that its own settings have."""
+    rate = config.algorithm.learning_rate
+    own = {name: config.value_of(f"algorithm.{name}") for name in ("tau", "temperature", "learns_temperature")}
+    rates = ("actor_learning_rate", "temperature_learning_rate")
+    return {**own, **{name: config.value_of(f"algorithm.{name}") or rate for name in rates}}
 
 
 def target_moves(tau: float, moves: float, num_envs: int) -> tuple[float, int]:

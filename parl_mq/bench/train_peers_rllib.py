@@ -9,16 +9,18 @@ import numpy as np
 import numpy.typing as npt
 
 from parl_mq.bench.train_peer import (
+    EQUAL_STEPS,
     EVALUATIONS,
+    EXPLORING_STEPS,
     LOOK_EVERY,
     Act,
     Kind,
     PeerRun,
     PeerSettings,
+    published,
     steps_of_updates,
     target_moves,
 )
-from parl_mq.bench.train_peers_sb3 import EQUAL_STEPS, EXPLORING_STEPS
 from parl_mq.config.models import RunConfig
 from parl_mq.errors import ConfigError
 
@@ -125,14 +127,12 @@ def _acting(algorithm: Any) -> Act:
 
 
 def _best(config: RunConfig) -> PeerSettings:
-    key = (config.algorithm.name, config.environment.id)
-    if key not in TUNED:
-        known = ", ".join(f"{algorithm} on {env_id}" for algorithm, env_id in TUNED)
-        raise ConfigError(f"--against rllib --settings best: no published settings of {' on '.join(key)}; of {known}")
-    tuned = TUNED[key]
+    tuned = published("rllib", TUNED, config)
     total = int(config.stop.max_steps or tuned["total_steps"])
     options = {part: tuned[part] for part in ("training", "model")}
-    return PeerSettings(key[0], 1, total, tuned["total_steps"] // EVALUATIONS, options, f"{TUNED_AT}/{tuned['file']}")
+    return PeerSettings(
+        config.algorithm.name, 1, total, tuned["total_steps"] // EVALUATIONS, options, f"{TUNED_AT}/{tuned['file']}"
+    )
 
 
 def _equal(config: RunConfig) -> PeerSettings:

@@ -7,14 +7,20 @@ from typing import Any, Final
 
 import numpy as np
 
-from parl_mq.bench.train_peer import EVALUATIONS, Kind, PeerRun, PeerSettings, steps_of_updates, target_moves
+from parl_mq.bench.train_peer import (
+    EQUAL_STEPS,
+    EVALUATIONS,
+    EXPLORING_STEPS,
+    Kind,
+    PeerRun,
+    PeerSettings,
+    published,
+    steps_of_updates,
+    target_moves,
+)
 from parl_mq.config.models import RunConfig
 from parl_mq.errors import ConfigError
 
-EQUAL_STEPS: Final = 500_000
-"""Environment steps of a training with the preset's settings, where these name no end."""
-EXPLORING_STEPS: Final = 10_000
-"""In which such a training's epsilon falls from 1 to its end, as SB3's own default does over a tenth of 100,000."""
 ZOO: Final = "https://github.com/DLR-RM/rl-baselines3-zoo/blob/master/hyperparams"
 
 TUNED: Final[Mapping[tuple[str, str], Mapping[str, Any]]] = {
@@ -96,11 +102,7 @@ def _model(settings: PeerSettings, envs: Any, seed: int) -> Any:
 
 
 def _best(config: RunConfig) -> PeerSettings:
-    key = (config.algorithm.name, config.environment.id)
-    if key not in TUNED:
-        known = ", ".join(f"{algorithm} on {env_id}" for algorithm, env_id in TUNED)
-        raise ConfigError(f"--against sb3 --settings best: no published settings of {' on '.join(key)}; of {known}")
-    tuned = dict(TUNED[key])
+    tuned = published("sb3", TUNED, config)
     total = int(config.stop.max_steps or tuned["total_steps"])
     every = max(1, tuned.pop("total_steps") // EVALUATIONS)
     return PeerSettings(config.algorithm.name, 1, total, every, tuned, f"{ZOO}/{config.algorithm.name}.yml")

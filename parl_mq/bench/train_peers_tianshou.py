@@ -5,12 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from parl_mq.bench.train_peer import EVALUATIONS, LOOK_EVERY, Kind, PeerRun, PeerSettings, steps_of_updates
+from parl_mq.bench.train_peer import (
+    EQUAL_STEPS,
+    EVALUATIONS,
+    LOOK_EVERY,
+    Kind,
+    PeerRun,
+    PeerSettings,
+    published,
+    replay_and_network,
+    sac_options,
+    steps_of_updates,
+)
 from parl_mq.config.models import RunConfig
 from parl_mq.errors import ConfigError
 
-EQUAL_STEPS: Final = 500_000
-"""Environment steps of a training with the preset's settings, where these name no end."""
 REPOSITORY: Final = "https://github.com/thu-ml/tianshou/blob/master"
 
 TUNED: Final[Mapping[tuple[str, str], Mapping[str, Any]]] = {
@@ -202,11 +211,7 @@ def _sac(options: Mapping[str, Any], env: Any) -> Any:
 
 
 def _best(config: RunConfig) -> PeerSettings:
-    key = (config.algorithm.name, config.environment.id)
-    if key not in TUNED:
-        known = ", ".join(f"{algorithm} on {env_id}" for algorithm, env_id in TUNED)
-        raise ConfigError(f"--against tianshou --settings best: nothing published of {' on '.join(key)}; of {known}")
-    tuned = dict(TUNED[key])
+    tuned = published("tianshou", TUNED, config)
     num_envs, total, source = tuned.pop("num_envs"), tuned.pop("total_steps"), tuned.pop("source")
     every = max(1, min(total, 50_000) // EVALUATIONS)
     return PeerSettings(
@@ -221,17 +226,8 @@ def _equal(config: RunConfig) -> PeerSettings:
     options = {
         "collect": collect,
         "updates_per_step": replay.samples_per_insert / algorithm.batch_size,
-        "batch_size": algorithm.batch_size,
-        "buffer_size": replay.buffer_size,
-        "learning_starts": replay.learning_starts,
-        "prioritized": replay.kind == "prioritized",
-        "alpha": replay.alpha,
-        "beta": replay.beta,
-        "learning_rate": algorithm.learning_rate,
-        "gamma": algorithm.gamma,
-        "n_step": algorithm.n_step,
-        "hidden_sizes": list(config.value_of("algorithm.hidden_sizes")),
-        **(_equal_dqn(config) if algorithm.name == "dqn" else _equal_sac(config)),
+        **replay_and_network(config),
+        **(_equal_dqn(config) if algorithm.name == "dqn" else sac_options(config)),
     }
     every = steps_of_updates(config, config.evaluation.every_updates)
     source = "the preset's; a soft target becomes a copy after 1 / tau updates, and exploration is Tianshou's own"
@@ -257,10 +253,3 @@ def _equal_dqn(config: RunConfig) -> dict[str, Any]:
         "epsilon": 0.1,
         "epsilon_decay": 0.0,
     }
-
-
-def _equal_sac(config: RunConfig) -> dict[str, Any]:
-    rate = config.algorithm.learning_rate
-    own = {name: config.value_of(f"algorithm.{name}") for name in ("tau", "temperature", "learns_temperature")}
-    rates = ("actor_learning_rate", "temperature_learning_rate")
-    return {**own, **{name: config.value_of(f"algorithm.{name}") or rate for name in rates}}

@@ -5,14 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from parl_mq.bench.train_peer import EVALUATIONS, Kind, PeerRun, PeerSettings, steps_of_updates
+from parl_mq.bench.train_peer import (
+    EQUAL_STEPS,
+    EVALUATIONS,
+    EXPLORING_STEPS,
+    Kind,
+    PeerRun,
+    PeerSettings,
+    published,
+    replay_and_network,
+    sac_options,
+    steps_of_updates,
+)
 from parl_mq.config.models import RunConfig
 from parl_mq.errors import ConfigError
 
-EQUAL_STEPS: Final = 500_000
-"""Environment steps of a training with the preset's settings, where these name no end."""
-EXPLORING_STEPS: Final = 10_000
-"""In which such a training's epsilon falls from 1 to its end."""
 REPOSITORY: Final = "https://github.com/pytorch/rl/blob/main/sota-implementations"
 
 TUNED: Final[Mapping[tuple[str, str], Mapping[str, Any]]] = {
@@ -221,14 +228,10 @@ def _greedily(actor: Callable[[Any], Any], obs: Any) -> Any:
 
 
 def _best(config: RunConfig) -> PeerSettings:
-    key = (config.algorithm.name, config.environment.id)
-    if key not in TUNED:
-        known = ", ".join(f"{algorithm} on {env_id}" for algorithm, env_id in TUNED)
-        raise ConfigError(f"--against torchrl --settings best: nothing published of {' on '.join(key)}; of {known}")
-    tuned = dict(TUNED[key])
+    tuned = published("torchrl", TUNED, config)
     total, source = tuned.pop("total_steps"), tuned.pop("source")
     return PeerSettings(
-        key[0], 1, config.stop.max_steps or total, total // EVALUATIONS, tuned, f"{REPOSITORY}/{source}"
+        config.algorithm.name, 1, config.stop.max_steps or total, total // EVALUATIONS, tuned, f"{REPOSITORY}/{source}"
     )
 
 
@@ -239,18 +242,8 @@ def _equal(config: RunConfig) -> PeerSettings:
     options = {
         "collect": collect,
         "updates": max(1, round(collect * replay.samples_per_insert / algorithm.batch_size)),
-        "batch_size": algorithm.batch_size,
-        "buffer_size": replay.buffer_size,
-        "learning_starts": replay.learning_starts,
-        "prioritized": replay.kind == "prioritized",
-        "alpha": replay.alpha,
-        "beta": replay.beta,
-        "learning_rate": algorithm.learning_rate,
-        "gamma": algorithm.gamma,
-        "n_step": algorithm.n_step,
-        "hidden_sizes": list(config.value_of("algorithm.hidden_sizes")),
-        "tau": config.value_of("algorithm.tau"),
-        **(_equal_dqn(config) if algorithm.name == "dqn" else _equal_sac(config)),
+        **replay_and_network(config),
+        **(_equal_dqn(config) if algorithm.name == "dqn" else sac_options(config)),
     }
     every = steps_of_updates(config, config.evaluation.every_updates)
     source = "the preset's, with as many steps at a time as its fragments have; exploration is TorchRL's own"
@@ -261,14 +254,8 @@ def _equal_dqn(config: RunConfig) -> dict[str, Any]:
     return {
         "loss": "smooth_l1",
         "is_double": config.value_of("algorithm.double"),
+        "tau": config.value_of("algorithm.tau"),
         "target_update_interval": config.value_of("algorithm.target_update_interval"),
         "max_grad_norm": config.value_of("algorithm.max_grad_norm"),
         "epsilon": [1.0, 0.05, EXPLORING_STEPS],
     }
-
-
-def _equal_sac(config: RunConfig) -> dict[str, Any]:
-    rate = config.algorithm.learning_rate
-    own = {name: config.value_of(f"algorithm.{name}") for name in ("temperature", "learns_temperature")}
-    rates = ("actor_learning_rate", "temperature_learning_rate")
-    return {**own, **{name: config.value_of(f"algorithm.{name}") or rate for name in rates}}
