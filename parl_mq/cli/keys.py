@@ -144,6 +144,7 @@ def join_token(
 
 def _keyring(folder: Path | None, run_dir: Path | None) -> Keyring:
     from parl_mq.errors import UsageError
+    from parl_mq.observe.files import check_directory
     from parl_mq.services.attachment import KEYS
     from parl_mq.services.keyring import Keyring
 
@@ -151,8 +152,7 @@ def _keyring(folder: Path | None, run_dir: Path | None) -> Keyring:
         return Keyring.open_or_make(folder)
     if run_dir is None:
         raise UsageError("say whose keys: --run-dir of a run, or --keys DIR")
-    if not run_dir.is_dir():
-        raise UsageError(f"{run_dir}: there is no such directory")
+    check_directory(run_dir)
     return Keyring.open_or_make(run_dir / KEYS)
 
 

@@ -6,6 +6,8 @@ import shlex
 from pathlib import Path
 from typing import Final
 
+from parl_mq.errors import UsageError
+
 CONFIG: Final = "config.toml"
 METRICS: Final = "metrics.jsonl"
 SUMMARY: Final = "summary.json"
@@ -15,6 +17,16 @@ LEARNING_CURVE: Final = "learning_curve.png"
 
 PART: Final = "metrics.{:06d}.jsonl"
 """Earlier parts of a long run's metrics, numbered from 1."""
+
+
+def check_directory(path: Path) -> None:
+    """Refuses a directory that was named and is not there.
+
+    Raises:
+        UsageError: it is not there, or no directory.
+    """
+    if not path.is_dir():
+        raise UsageError(f"{path}: there is no such directory")
 
 
 def metrics_files(run_dir: Path) -> list[Path]:

@@ -10,9 +10,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from parl_mq.errors import RecordError, UsageError
+from parl_mq.errors import RecordError
 from parl_mq.observe.curves import EMPTY, has_ended, read_curve
-from parl_mq.observe.files import CHECKPOINTS, CONFIG, METRICS, SUMMARY, is_held, resume_command
+from parl_mq.observe.files import CHECKPOINTS, CONFIG, METRICS, SUMMARY, check_directory, is_held, resume_command
 from parl_mq.observe.words import moment
 
 SILENT_AFTER_S: Final = 5.0
@@ -93,8 +93,7 @@ def find_runs(root: Path) -> list[Path]:
     Raises:
         UsageError: there is no such directory.
     """
-    if not root.is_dir():
-        raise UsageError(f"{root}: there is no such directory")
+    check_directory(root)
     return sorted(_search(root, MAX_DEPTH))
 
 
@@ -121,8 +120,7 @@ def read_settings(path: Path) -> Settings:
         UsageError: there is no such directory.
         RecordError: it is no run's, or its settings are damaged.
     """
-    if not path.is_dir():
-        raise UsageError(f"{path}: there is no such directory")
+    check_directory(path)
     if not is_run(path):
         raise RecordError(f"{path} is no run directory: it has no {CONFIG} with {CHECKPOINTS}/ beside it")
     settings = dict(dotted(_parsed(path / CONFIG, tomllib.loads)))

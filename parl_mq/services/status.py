@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import uvloop
 
-from parl_mq.errors import EXIT_NOT_ALLOWED, CodedError, RecordError, UsageError
+from parl_mq.errors import EXIT_NOT_ALLOWED, CodedError, RecordError
 from parl_mq.net.endpoints import is_served
 from parl_mq.net.zmq_channel import Network
-from parl_mq.observe.files import is_held
+from parl_mq.observe.files import check_directory, is_held
 from parl_mq.observe.runs import SILENT_AFTER_S, dead_in_words
 from parl_mq.services.joining import CONTROL_MESSAGE_BYTES
 from parl_mq.services.run_directory import RunDirectory
@@ -91,8 +91,7 @@ def picture_of(path: Path) -> Picture:
 
 def _picture_of(path: Path) -> Picture:
     directory = RunDirectory(path)
-    if not path.is_dir():
-        raise UsageError(f"{path}: there is no such directory")
+    check_directory(path)
     if not directory.config.is_file():
         raise RecordError(f"{path} is no run directory: it has no {directory.config.name}")
     status, written_at = None, directory.config.stat().st_mtime
