@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 SMALL = (
     "--set", "actor.num_envs=8", "--set", "replay.learning_starts=200", "--set", "replay.fragment_length=8",
-    "--set", "algorithm.batch_size=32", "--set", "stop.at_target=false",
+    "--set", "algorithm.batch_size=32", "--set", "stop.at_target=false", "--set", "stop.max_seconds=1000000",
 )  # fmt: skip
 """Settings under which a run trains within seconds of its start, and does not end by itself."""
 

@@ -123,7 +123,7 @@ def test_max_steps_ends_the_run_with_code_0_and_a_final_evaluation(tmp_path: Pat
 
 @pytest.mark.parametrize("wanted", [4.0, slow(8.0)])
 def test_measured_samples_per_insert_are_within_5_percent_of_the_setting(wanted: float, tmp_path: Path) -> None:
-    with running(tmp_path / "run", "--set", f"replay.samples_per_insert={wanted}", "--max-seconds", "300") as run:
+    with running(tmp_path / "run", "--set", f"replay.samples_per_insert={wanted}") as run:
         ratio = run.until(lambda: _samples_per_insert(run.metrics(), at_least=200_000), 120)
         run.process.send_signal(signal.SIGTERM)
         code, _, stderr = run.finish()

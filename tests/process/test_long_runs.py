@@ -22,7 +22,6 @@ from parl_mq.metrics import is_known
 from tests.process.running import Run, running
 
 DISK_KIB = 800
-ENDLESS = ("--max-seconds", "1000000")
 
 
 @pytest.fixture
@@ -81,7 +80,7 @@ def test_a_run_goes_on_while_its_directory_cannot_be_written_and_catches_up_afte
     spoil: Callable[[Path], Callable[[], None]], reason: str, disk: Path
 ) -> None:
     settings = ("--set", "learner.checkpoint_every_s=0.5", "--set", "node.metrics_port=0")
-    with running(disk / "run", *settings, *ENDLESS) as run:
+    with running(disk / "run", *settings) as run:
         run.wait_until_training(120)
         run.until(lambda: _page(run).get("parl_mq_policy_lag"))
         _assert_all_known(run)
@@ -118,9 +117,7 @@ def test_memory_stays_flat_on_every_node(tmp_path: Path) -> None:
     """Lasts SOAK_S seconds, 300 where that is not set, after the buffer is full; prints figures per node."""
     lasts_s = float(os.environ.get("SOAK_S", "300"))
     settings = ("replay.buffer_size=20000", "node.metrics_port=0", "evaluation.every_updates=1000")
-    with running(
-        tmp_path / "run", "--actors", "2", *ENDLESS, *(word for each in settings for word in ("--set", each))
-    ) as run:
+    with running(tmp_path / "run", "--actors", "2", *(word for each in settings for word in ("--set", each))) as run:
         run.wait_until_training(300)
         run.until(lambda: _page(run).get("parl_mq_replay_fill", 0.0) > 0.9 or None, 600)
         nodes = dict(run.nodes())

@@ -146,7 +146,7 @@ def test_a_ring_moves_to_another_place(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_killed_replay_node_loses_nothing_over_many_kills(tmp_path: Path) -> None:
-    with running(tmp_path / "run", *ARGUMENTS, "--set", "node.max_restarts=100", "--max-seconds", "900") as run:
+    with running(tmp_path / "run", *ARGUMENTS, "--set", "node.max_restarts=100") as run:
         run.wait_until_training()
         for _ in range(15):
             _kill_replay(run)
