@@ -26,8 +26,8 @@ SMALL = (
 )  # fmt: skip
 """Settings under which a run trains within seconds of its start, and does not end by itself."""
 
-
 ROLES = {"zygote", "zygote-light", "hub", "replay-0", "learner-0", "actor-0", "evaluator-0"}
+LOOK_EVERY_S = 0.05
 
 
 class Run:
@@ -58,7 +58,7 @@ class Run:
 
     def nodes(self) -> dict[str, psutil.Process]:
         """The processes of the run by name, zygotes included."""
-        for child in psutil.Process(self.process.pid).children(recursive=True):
+        for child in _children(self.process.pid):
             if (name := _node_name(child)) is not None:
                 self._seen[name] = child
         return self._seen
@@ -94,9 +94,17 @@ class Run:
         return summary
 
     def finish(self, timeout_s: float = 60.0) -> tuple[int, str, str]:
-        """Exit code, stdout and stderr, once the command has ended."""
-        stdout, stderr = self.process.communicate(timeout=timeout_s)
-        return self.process.returncode, stdout, stderr
+        """Exit code, stdout and stderr, once the command has ended; nodes that come until then are seen."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            self.nodes()
+            try:
+                stdout, stderr = self.process.communicate(timeout=LOOK_EVERY_S)
+            except subprocess.TimeoutExpired:
+                if time.monotonic() >= deadline:
+                    raise
+            else:
+                return self.process.returncode, stdout, stderr
 
     def alive(self) -> list[str]:
         """Names of the nodes that were seen and still live."""
@@ -144,7 +152,7 @@ def poll_until(find: Callable[[], T | None], timeout_s: float) -> T:
     while time.monotonic() < deadline:
         if (found := find()) is not None:
             return found
-        time.sleep(0.05)  # another process changes what is looked at, and nothing tells when
+        time.sleep(LOOK_EVERY_S)  # another process changes what is looked at, and nothing tells when
     raise AssertionError(f"nothing was found within {timeout_s:g} s")
 
 
@@ -152,6 +160,14 @@ def _unless_said(defaults: tuple[str, ...], options: tuple[str, ...]) -> list[st
     """Those of the settings that the options say nothing about: two flags may not contradict each other."""
     said = {option.partition("=")[0] for option in options}
     return [word for text in defaults[1::2] if text.partition("=")[0] not in said for word in ("--set", text)]
+
+
+def _children(pid: int) -> list[psutil.Process]:
+    """Processes below one that may have ended meanwhile."""
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
 
 
 def _node_name(process: psutil.Process) -> str | None:

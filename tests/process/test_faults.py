@@ -37,7 +37,6 @@ def test_an_environment_that_keeps_breaking_ends_the_run_with_actor_environment_
     fault: str, told: str, tmp_path: Path
 ) -> None:
     with running(tmp_path / "run", *_broken(fault)) as run:
-        run.until(lambda: run.nodes().get("actor-0"))
         code, _, stderr = run.finish()
         assert code == 78
         assert "actor-0: its environments broke 3 times in a row" in stderr
@@ -80,7 +79,6 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_is_taken(tmp_pa
 def test_a_learner_that_diverges_ends_the_run_by_name(tmp_path: Path) -> None:
     options = ("algorithm.learning_rate=1e30", "learner.max_skipped_updates=3", "node.max_restarts=1")
     with running(tmp_path / "run", *_set(*options)) as run:
-        run.until(lambda: run.nodes().get("learner-0"))
         code, _, stderr = run.finish()
         assert code not in (0, 130)
         assert "learner-0 failed 2 times" in stderr
