@@ -546,17 +546,23 @@ class HubState:
     def _is_over(self, stage: Stage) -> bool:
         living = self._roster.living()
         if stage is FINAL_EVALUATION:
-            has_judge = any(node.role == "evaluator" for node in living)
-            return not has_judge or self._newest is None or self.tally.is_judged(self._newest)
+            is_judged = self._newest is None or self.tally.is_judged(self._newest)
+            return is_judged or not self._has_judge(living)
         return not any(node.role in stage.roles for node in living)
 
-    def _stop_if_ending(self, node: Node, *, is_new: bool) -> list[Outgoing]:
-        """A node that comes back is told when its turn has come; one that comes new need not begin.
+    def _has_judge(self, living: list[Node]) -> bool:
+        """An evaluator is here, or still to come: of a run of seconds it may be the last node that is there."""
+        has_supervisor = any(node.role == "supervisor" for node in living)
+        evaluators = [node for node in self._roster if node.role == "evaluator"]
+        return any(not node.has_left for node in evaluators) or (has_supervisor and not evaluators)
 
-        But a replay node's ring is needed to the end, whichever process has it.
+    def _stop_if_ending(self, node: Node, *, is_new: bool) -> list[Outgoing]:
+        """A node that comes back is told when its turn has come; an actor or learner that comes new need not begin.
+
+        But a replay node's ring is needed to the end, whichever process has it, and an evaluator for the last weights.
         """
         is_ending = self.phase in ("stopping", "done") and node.role != "supervisor"
-        has_no_work = is_new and node.role != "replay"
+        has_no_work = is_new and node.role in ("actor", "learner")
         if not is_ending or node.peer is None or not (has_no_work or node.role in self._stopped_roles):
             return []
         return [(node.peer, self._stop_message)]

@@ -739,6 +739,33 @@ def test_without_evaluator_or_weights_there_is_no_final_evaluation(missing):
     assert stopped(state.handle(b"learner-0", Goodbye(), 1.0)) == {next_role}
 
 
+def test_the_end_of_a_run_that_is_over_before_its_evaluator_is_there_waits_for_it():
+    state = hub_state()
+    for role in ("supervisor", "replay", "learner"):
+        join(state, role)
+    state.note_weights(WeightsVersion(1, 7))
+    state.stop("enough", 0.0)
+    assert stopped(state.handle(b"learner-0", Goodbye(), 1.0)) == set()
+    assert stopped(state.handle(b"evaluator-0", hello("evaluator"), 2.0)) == set()
+    assert state.awaits_final_evaluation
+    assert stopped(evaluated(state, [1.0], version=(1, 7), now=3.0)) == {b"evaluator-0"}
+
+
+def test_an_evaluator_that_comes_when_nothing_is_judged_any_more_is_told_so():
+    state = hub_state()
+    join(state, "supervisor")
+    state.stop("Ctrl-C", 0.0, interrupted=True)
+    assert stopped(state.handle(b"evaluator-0", hello("evaluator"), 0.1)) == {b"evaluator-0"}
+
+
+def test_an_end_does_not_wait_for_an_evaluator_that_is_gone(crew):
+    crew.note_weights(WeightsVersion(1, 7))
+    crew.stop("enough", 0.0)
+    crew.handle(b"evaluator-0", Goodbye(error="its disk is full"), 0.5)
+    crew.handle(b"actor-0", Goodbye(), 1.0)
+    assert stopped(crew.handle(b"learner-0", Goodbye(), 2.0)) == {b"replay-0"}
+
+
 def test_a_lost_goodbye_costs_no_more_than_the_deadline(crew):
     crew.stop("enough", 0.0)
     assert stopped(crew.tick(4.9)) == set()
