@@ -107,8 +107,8 @@ class DictEnv(CounterEnv):
 
     observation_space = spaces.Dict(
         {
-            "a": spaces.Box(-1000, 20_000, (2,), np.int16),
-            "b": spaces.Tuple((spaces.Discrete(20_000), spaces.Box(-np.inf, np.inf, (2, 2), np.float32))),
+            "a": spaces.Box(-1000, 30_000, (2,), np.int16),
+            "b": spaces.Tuple((spaces.Discrete(30_000), spaces.Box(-np.inf, np.inf, (2, 2), np.float32))),
         }
     )
 

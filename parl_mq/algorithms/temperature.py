@@ -25,8 +25,8 @@ class Temperature:
         self._log = torch.tensor([log(first)])
         self._is_learned = learning_rate is not None
         self._adam = Adam(self._log, learning_rate or 0.0)
-        self._value = first
-        self.on_device = torch.full((), first, device=device)
+        self.on_device = torch.empty((), device=device)
+        self._take_over()
 
     @property
     def value(self) -> float:
@@ -58,5 +58,6 @@ class Temperature:
         self._take_over()
 
     def _take_over(self) -> None:
+        """The value is always that of the logarithm: a run that goes on with a checkpoint has the same one."""
         self._value = exp(float(self._log))
         self.on_device.fill_(self._value)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import isfinite, prod
+from math import prod
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,12 +18,16 @@ from parl_mq.spec import Column, Space, TableSpec
 Features = npt.NDArray[np.float32]
 Array = npt.NDArray[np.generic]
 
+WIDE_BYTES: Final = 4
+"""Of integers whose extremes are no bounds."""
+
 
 class ObservationEncoder:
     """Features of an observation: its columns, each flattened, side by side in the spec's order.
 
-    A float column is taken as it is, an integer Box with finite bounds is scaled to [0, 1], and a Discrete or
-    MultiDiscrete becomes one unit vector for each of its values' ranges.
+    A float column is taken as it is, an integer Box with bounds is scaled to [0, 1], and a Discrete or MultiDiscrete
+    becomes one unit vector for each of its values' ranges. The extremes of a type of 32 or 64 bits are no bounds: they
+    are what gymnasium makes of infinity, and of a range like that nothing would be left in float32.
     """
 
     def __init__(self, spec: TableSpec) -> None:
@@ -117,4 +122,8 @@ def _part(column: Column, space: Space | None) -> _Part:
 
 
 def _is_bounded_integer(column: Column, space: Space) -> bool:
-    return np.dtype(column.dtype).kind in "iu" and all(map(isfinite, (*space.low, *space.high)))
+    dtype = np.dtype(column.dtype)
+    if dtype.kind not in "iu" or dtype.itemsize < WIDE_BYTES:
+        return dtype.kind in "iu"
+    lowest, highest = (float(bound) for bound in (np.iinfo(dtype).min, np.iinfo(dtype).max))
+    return (dtype.kind == "u" or min(space.low) > lowest) and max(space.high) < highest

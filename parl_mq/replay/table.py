@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields
 from itertools import count
@@ -346,7 +346,9 @@ class Table:
         settings = self.settings
         return draw_columns(self.spec, batch_size=batch_size, frame_stack=settings.frame_stack, n_step=settings.n_step)
 
-    def draw(self, batch_size: int, out: Mapping[str, npt.NDArray[Any]] | None = None) -> Draw:
+    def draw(
+        self, batch_size: int, out: Mapping[str, npt.NDArray[Any]] | None = None, *, is_shared_out: bool = False
+    ) -> Draw:
         """Draws rows independently of each other, each with probability p_i / total, and copies their windows.
 
         Where no row has a priority, all live rows have the same probability, and a warning is logged once.
@@ -355,6 +357,8 @@ class Table:
             batch_size: B >= 1; may exceed the live rows.
             out: arrays to fill, as `draw_columns` describes them, C-contiguous; None takes new ones, or those of an
                 earlier draw that nobody holds any more.
+            is_shared_out: several batches are made of these rows, which then stand in random order; else they stand
+                shard by shard.
 
         Raises:
             TableEmpty: there is no live row.
@@ -370,14 +374,19 @@ class Table:
         *columns, keys, probabilities = arrays
         targets = Targets(tuple(columns), keys, probabilities)
         total = self._fill(batch_size, lambda ring, start, stop, chance: ring.draw(targets, start, stop, chance))
+        if is_shared_out:
+            self._shuffle(arrays)
         return Draw(dict(zip(self._drawn_names, columns, strict=True)), keys, probabilities, self.num_live, total)
 
-    def draw_keys(self, batch_size: int, out: Mapping[str, npt.NDArray[Any]] | None = None) -> Draw:
+    def draw_keys(
+        self, batch_size: int, out: Mapping[str, npt.NDArray[Any]] | None = None, *, is_shared_out: bool = False
+    ) -> Draw:
         """Draws rows as `draw` does and copies none: for a reader that has the table mapped (MappedTable).
 
         Args:
             batch_size: as of `draw`.
             out: `keys` and `probabilities` to fill; None makes new ones.
+            is_shared_out: as of `draw`.
 
         Returns:
             A draw without columns. Its rows may be overwritten before they are read.
@@ -395,7 +404,16 @@ class Table:
         total = self._fill(
             batch_size, lambda ring, start, stop, chance: ring.choose(keys, probabilities, start, stop, chance)
         )
+        if is_shared_out:
+            self._shuffle((keys, probabilities))
         return Draw({}, keys, probabilities, self.num_live, total)
+
+    def _shuffle(self, arrays: Sequence[npt.NDArray[Any]]) -> None:
+        """Puts drawn rows that stand shard by shard into random order, in place and in all arrays alike."""
+        if len(self._rings) > 1:  # one shard draws in random order
+            order = self._rng.permutation(len(arrays[0]))
+            for array in arrays:
+                array[...] = array[order]
 
     def _arrays_of(self, batch_size: int) -> tuple[list[Kind], int]:
         """Name, shape and dtype of a draw's arrays, and their bytes."""

@@ -7,7 +7,7 @@ spec, in the spec's order.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,10 +16,16 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from parl_mq.errors import EnvironmentFault
 from parl_mq.rollout.environments import AnyVectorEnv, described
-from parl_mq.spec import spec_of
+from parl_mq.spec import Column, spec_of
+from parl_mq.spec import Space as ValueSpace
 
 Leaves = tuple[npt.NDArray[Any], ...]
 Path = tuple[str | int, ...]
+Limits = tuple[npt.NDArray[Any], npt.NDArray[Any]]
+"""Smallest and largest values of one environment's leaf, included."""
+
+REWARDS: Final[Limits] = (np.array(np.finfo(np.float32).min), np.array(np.finfo(np.float32).max))
+"""The replay keeps float32."""
 
 
 class VectorStep(NamedTuple):
@@ -66,6 +72,7 @@ class Stepper:
         self._columns = tuple(self.spec[name] for name in self.spec.observation_names)
         self._shapes = tuple((self.num_envs, *column.shape) for column in self._columns)
         self._dtypes = tuple(np.dtype(column.dtype) for column in self._columns)
+        self._limits = tuple(_limits(self.spec.spaces.get(column.name), column) for column in self._columns)
         self._resetting: Sequence[int] = ()
 
     def reset(self, seeds: Sequence[int]) -> Leaves:
@@ -144,7 +151,7 @@ class Stepper:
             raise EnvironmentFault(f"{self._name}: an episode of environment {env} ended without a final_obs")
         is_batched = isinstance(final, dict | tuple)
         leaves = []
-        for path, column, dtype in zip(self._paths, self._columns, self._dtypes, strict=True):
+        for path, column, dtype, limits in zip(self._paths, self._columns, self._dtypes, self._limits, strict=True):
             leaf = _at(final, path)[env] if is_batched else _at(final[env], path)
             array = np.asarray(leaf, dtype)
             if array.shape != column.shape:
@@ -152,17 +159,19 @@ class Stepper:
                     f"{self._name}: final_obs of environment {env} has the shape {array.shape} in {column.name}, "
                     f"its space says {column.shape}"
                 )
-            self._check_finite(f"final {column.name}", array[None], first=env)
+            self._check(f"final {column.name}", array[None], limits, first=env)
             leaves.append(array)
         return tuple(leaves)
 
     def _checked(self, obs: Any) -> Leaves:
         leaves = []
-        for path, column, shape, dtype in zip(self._paths, self._columns, self._shapes, self._dtypes, strict=True):
+        for path, column, shape, dtype, limits in zip(
+            self._paths, self._columns, self._shapes, self._dtypes, self._limits, strict=True
+        ):
             leaf = np.asarray(_at(obs, path), dtype)
             if leaf.shape != shape:
                 raise EnvironmentFault(f"{self._name}: {column.name} has the shape {leaf.shape}, expected {shape}")
-            self._check_finite(column.name, leaf)
+            self._check(column.name, leaf, limits)
             leaves.append(leaf)
         return tuple(leaves)
 
@@ -174,18 +183,26 @@ class Stepper:
             raise EnvironmentFault(
                 f"{self._name}: reward, terminated and truncated have the shapes {shapes}, expected {(self.num_envs,)}"
             )
-        self._check_finite("reward", reward)
+        self._check("reward", reward, REWARDS)
         return reward, terminated, truncated
 
-    def _check_finite(self, name: str, values: npt.NDArray[Any], first: int = 0) -> None:
-        if values.dtype.kind != "f":
+    def _check(self, name: str, values: npt.NDArray[Any], limits: Limits | None = None, first: int = 0) -> None:
+        """Refuses what is not finite, or beyond the limits; `first` is the environment of the first row."""
+        if limits is not None:
+            is_fine = (values >= limits[0]) & (values <= limits[1])
+        elif values.dtype.kind == "f":
+            is_fine = np.isfinite(values)
+        else:
             return
-        is_finite = np.isfinite(values)
-        if np.count_nonzero(is_finite) < values.size:  # in half the time of .all()
-            place = np.argwhere(~is_finite)[0]
-            raise EnvironmentFault(
-                f"{self._name}: environment {first + place[0]} returned {values[tuple(place)]} in its {name}"
+        if np.count_nonzero(is_fine) < values.size:  # in half the time of .all()
+            place = np.argwhere(~is_fine)[0]
+            told = f"environment {first + place[0]} returned {values[tuple(place)]} in its {name}"
+            allowed = (
+                ""
+                if limits is None
+                else f"; it may be {limits[0][tuple(place[1:])]:g} to {limits[1][tuple(place[1:])]:g}"
             )
+            raise EnvironmentFault(f"{self._name}: {told}{allowed}")
 
     def _call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         try:
@@ -206,6 +223,14 @@ def _paths(space: Space[Any], path: Path = ()) -> Iterator[Path]:
             yield from _paths(inner, (*path, index))
     else:
         yield path
+
+
+def _limits(space: ValueSpace | None, column: Column) -> Limits | None:
+    """Of spaces that count their values; a Box's bounds are the environment's own affair."""
+    if space is None or space.kind not in ("Discrete", "MultiDiscrete"):
+        return None
+    low, high = (np.resize(np.array(bound, np.int64), column.shape) for bound in (space.low, space.high))
+    return low, high
 
 
 def _at(obs: Any, path: Path) -> Any:

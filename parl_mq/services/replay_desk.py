@@ -557,12 +557,12 @@ class ReplayDesk:
         return max(1, REPLY_BYTES // self._layout(request, 1).num_bytes)
 
     def _draw(self, held: _Held, num_batches: int, now: float, *, ends_round: bool = False) -> Reply:
-        """Several batches are drawn in one go: all rows are drawn independently of each other anyway."""
+        """Several batches are drawn in one go, or parts of them, by a reader of several replay nodes."""
         request, table = held.request, self._table
         num_rows = num_batches * request.batch_size
         layout = self._layout(request, num_batches)
         slab, views = layout.allocate()
-        draw = table.draw(num_rows, views) if request.rows else table.draw_keys(num_rows, views)
+        draw = (table.draw if request.rows else table.draw_keys)(num_rows, views, is_shared_out=True)
         self._limiter.note_drawn(num_rows)
         if self.watch.wants_draw:
             self.watch.note_draw(draw.keys)

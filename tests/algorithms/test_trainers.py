@@ -117,10 +117,18 @@ def test_training_repeats_with_its_seed_to_the_bit(name: str) -> None:
     assert not _are_equal(one, _train(name, _trainer(name, seed=8), 30))
 
 
-@every
-def test_half_of_the_training_saved_and_gone_on_with_is_the_whole_to_the_bit(name: str) -> None:
+HELD: dict[str, Any] = {"learns_temperature": False, "temperature": 0.2}
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [*((name, {}) for name in [*BOX_NAMES, "sac-discrete"]), ("sac", HELD), ("sac-discrete", HELD)],
+)
+def test_half_of_the_training_saved_and_gone_on_with_is_the_whole_to_the_bit(
+    name: str, settings: dict[str, Any]
+) -> None:
     batches = [batch for batch, _ in zip(_batches(name), range(30), strict=False)]
-    whole, half, resumed = _trainer(name), _trainer(name), _trainer(name, seed=99)
+    whole, half, resumed = (_trainer(name, seed, **settings) for seed in (0, 0, 99))
     for batch in batches:
         whole.update(batch)
     for batch in batches[:15]:

@@ -38,6 +38,26 @@ def test_bounded_integers_are_scaled_to_one() -> None:
     np.testing.assert_allclose(features, [[0.0, 0.2, 1.0]], rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "dtype"),
+    [
+        (-np.inf, np.inf, np.int64),
+        (0, np.inf, np.int64),
+        (-np.inf, 10, np.int32),
+        (0, 2**64 - 1, np.uint64),
+        (0, 2**31 - 1, np.int32),
+    ],
+)
+def test_integers_without_bounds_are_taken_as_they_are(low: float, high: float, dtype: type) -> None:
+    features = _encoder(spaces.Box(low, high, (2,), dtype)).encode(np.array([[0, 1], [5, 10]], dtype))
+    np.testing.assert_array_equal(features, [[0, 1], [5, 10]])
+
+
+def test_a_depth_image_of_16_bits_is_scaled() -> None:
+    features = _encoder(spaces.Box(0, 65_535, (2,), np.uint16)).encode(np.array([[0, 65_535]], np.uint16))
+    np.testing.assert_array_equal(features, [[0, 1]])
+
+
 def test_bounds_of_each_element_are_its_own() -> None:
     space = spaces.Box(np.array([-2, 0]), np.array([2, 10]), (2,), np.int16)
     np.testing.assert_allclose(_encoder(space).encode(np.array([[-2, 5], [1, 10]], np.int16)), [[0, 0.5], [0.75, 1]])

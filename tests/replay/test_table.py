@@ -453,6 +453,16 @@ class TestShards:
         assert draw.total == pytest.approx(45)
         assert draw.num_live == 10
 
+    @pytest.mark.parametrize("with_rows", [True, False])
+    def test_batches_cut_from_one_draw_hold_each_shard_in_its_proportion(self, with_rows: bool) -> None:
+        table = make_table(40, num_shards=2)
+        of_keys = {int(insert_single(table, number)[0]): number for number in range(10)}
+        draw = (table.draw if with_rows else table.draw_keys)(8 * 1024, is_shared_out=True)
+        for shards in shards_of(draw.keys).reshape(8, 1024):
+            assert abs((shards == shards_of(draw.keys).min()).mean() - 0.5) < 4 * np.sqrt(0.25 / 1024)
+        for obs, key in zip(draw.columns["obs"][:, 0] if with_rows else (), draw.keys.tolist(), strict=with_rows):
+            assert obs == of_keys[key]
+
     def test_a_shard_without_priority_is_not_drawn_beside_others(self) -> None:
         table = make_table(40, num_shards=2)
         insert_single(table, 0, 1, 2, priority=0.0)

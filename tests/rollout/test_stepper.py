@@ -100,6 +100,47 @@ def test_a_wrong_last_observation_is_a_fault(final_obs: Any, message: str) -> No
         stepper.step(np.zeros(2, int))
 
 
+class _WalksOff(CounterEnv):
+    """Counts 0, 1, 2, ..., one more than its space holds."""
+
+    def __init__(self, observation_space: gymnasium.Space) -> None:
+        super().__init__(3)
+        self.observation_space = observation_space
+
+    def _obs(self) -> Any:
+        return np.full(self.observation_space.shape, self._step)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "space",
+    [gymnasium.spaces.Discrete(3), gymnasium.spaces.MultiDiscrete([3, 9])],
+    ids=lambda space: type(space).__name__,
+)
+def test_a_value_beyond_a_space_that_counts_its_values_is_a_fault(mode: AutoresetMode, space: gymnasium.Space) -> None:
+    stepper = Stepper(vector_of([_WalksOff(space)], mode))
+    stepper.reset([1])
+    stepper.step(np.zeros(1, int))
+    stepper.step(np.zeros(1, int))
+    with pytest.raises(EnvironmentFault, match=r"environment 0 returned 3 in its .*obs; it may be 0 to 2"):
+        stepper.step(np.zeros(1, int))
+
+
+class _PaysTooMuch(CounterEnv):
+    def step(self, action: Any) -> Any:
+        obs, _, *rest = super().step(action)
+        return obs, 1e39, *rest
+
+
+def test_a_reward_that_the_replay_cannot_hold_is_a_fault() -> None:
+    stepper = Stepper(vector_of([_PaysTooMuch(5)], AutoresetMode.SAME_STEP))
+    stepper.reset([1])
+    with pytest.raises(
+        EnvironmentFault, match=r"environment 0 returned 1e\+39 in its reward; it may be -3.4.*e\+38 to 3.4.*e\+38"
+    ):
+        stepper.step(np.zeros(1, int))
+
+
 def test_large_finite_numbers_pass() -> None:
     stepper = Stepper(vector_of([CounterEnv(5, offset=1e30)], AutoresetMode.SAME_STEP))
     assert stepper.reset([1])[0].item() == np.float32(1e30)

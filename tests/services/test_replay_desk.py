@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from parl_mq.errors import EXIT_CONFIG, EXIT_TEMPORARY, WireError
+from parl_mq.replay.keys import shards_of
 from parl_mq.replay.senders import digest_of
 from parl_mq.replay.table import Table
 from parl_mq.services import replay_desk
@@ -73,12 +74,17 @@ class Desk:
         return self.say(peer, request, arrays, now)
 
 
-@pytest.fixture
-def desk():
-    made = Desk()
+def attended(*overrides):
+    """A desk with both of them."""
+    made = Desk(*overrides)
     made.say(ACTOR, attach("actor"))
     made.say(LEARNER, attach("learner"))
     return made
+
+
+@pytest.fixture
+def desk():
+    return attended()
 
 
 def answers(outgoing, kind):
@@ -348,6 +354,18 @@ def test_a_reply_of_several_batches_holds_them_one_after_the_other(desk):
     [(_, reply, arrays)] = [one for one in decoded(desk.desk.due(0.0), FromReplay) if isinstance(one[1], SampleReply)]
     assert reply.num_batches == 3
     assert {array.shape[0] for array in arrays.values()} == {24}
+
+
+@pytest.mark.parametrize("rows", [True, False])
+def test_each_batch_of_a_reply_holds_rows_of_every_shard(rows):
+    desk = attended("replay.shards=2", "replay.samples_per_insert=1000")
+    desk.fill(12)
+    request = SampleRequest(request_id=5, table="main", batch_size=64, num_batches=4, rows=rows)
+    desk.desk.handle(LEARNER, request, {})
+    [(_, reply, arrays)] = [one for one in decoded(desk.desk.due(0.0), FromReplay) if isinstance(one[1], SampleReply)]
+    assert reply.num_batches == 4
+    shards = shards_of(arrays["keys"]).reshape(4, 64)
+    assert all(len(np.unique(batch)) == 2 for batch in shards)
 
 
 def test_replies_stay_small_whatever_is_due(monkeypatch, desk):
