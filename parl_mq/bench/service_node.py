@@ -37,7 +37,7 @@ from parl_mq.services.replay import ReplayNode
 from parl_mq.services.replay_desk import ReplayDesk
 from parl_mq.services.replay_link import ReplayLink
 from parl_mq.services.row_map import RowMap
-from parl_mq.services.runtime import NodeOptions, StopSignal, run_service
+from parl_mq.services.runtime import NodeOptions, StopSignal, WorkThread, run_service
 from parl_mq.services.sample_client import SampleClient
 from parl_mq.services.tables import limiter, make_ring_directory, table_settings
 from parl_mq.wire.codec import encode
@@ -198,7 +198,9 @@ async def replay(task: NodeTask, network: Network, stop: StopSignal) -> None:
     permits = NOBODY if task.keys is None else Permits(task.keys.grant_of)
     print(READY, server.endpoint, flush=True)
     await _until_stopped(
-        stop, ReplayNode(NoHub(), server, desk, permits=permits).run(stop), _report(lambda: table.counts.drawn)
+        stop,
+        ReplayNode(NoHub(), server, desk, WorkThread("rows"), permits=permits).run(stop),
+        _report(lambda: table.counts.drawn),
     )
     table.close()
 

@@ -76,7 +76,7 @@ async def serve(options: NodeOptions, replay: ReplayOptions, stop: StopSignal) -
     """
     keys = ToldKeys(time.monotonic)
     guard = None if replay.pair is None else Guard(replay.pair, keys.admit)
-    network = network_of(options, guard=guard, is_insecure=replay.is_insecure)
+    network, work = network_of(options, guard=guard, is_insecure=replay.is_insecure), WorkThread("rows")
     try:
         server = network.bind(replay.bind, also=[] if replay.public is None else [replay.public])
 
@@ -93,6 +93,7 @@ async def serve(options: NodeOptions, replay: ReplayOptions, stop: StopSignal) -
             public=_public_socket(server, replay),
             on_keys=take_keys,
             is_ready=False,
+            work=work,
         ) as (link, welcome):
             link.status.waits("word of what the rows of the environment hold")
             config = run_config(welcome, options)
@@ -101,7 +102,7 @@ async def serve(options: NodeOptions, replay: ReplayOptions, stop: StopSignal) -
             message = await stop.wait_for(link.table_to_open())
             if message is not None:  # even at a run's end: what the ring holds is part of the run's books
                 await _serve_table(
-                    link, server, options, replay, config, welcome, message, stop, None if guard is None else keys
+                    link, server, work, options, replay, config, welcome, message, stop, None if guard is None else keys
                 )
         return EXIT_OK
     finally:
@@ -129,6 +130,7 @@ def _public_socket(server: ServerChannel, replay: ReplayOptions) -> PublicSocket
 async def _serve_table(
     link: HubLink,
     server: ServerChannel,
+    work: WorkThread,
     options: NodeOptions,
     replay: ReplayOptions,
     config: RunConfig,
@@ -157,7 +159,7 @@ async def _serve_table(
         permits = NOBODY if keys is None else Permits(keys.grant_of, lambda: desk.names)
         tick_s = TICK_S if config.replay.nodes == 1 else COUNTS_EVERY_S
         max_bytes = most_bytes_of_a_message(config, spec)
-        await ReplayNode(link, server, desk, permits=permits, max_bytes=max_bytes, tick_s=tick_s).run(stop)
+        await ReplayNode(link, server, desk, work, permits=permits, max_bytes=max_bytes, tick_s=tick_s).run(stop)
     finally:
         is_needed = not link.run_is_done and table.counts.inserted > 0
         table.close(remove=not is_needed)
@@ -201,6 +203,7 @@ class ReplayNode:
         link: Reports,
         server: ServerChannel,
         desk: ReplayDesk,
+        work: WorkThread,
         *,
         permits: Permits = NOBODY,
         max_bytes: int | None = None,
@@ -211,15 +214,14 @@ class ReplayNode:
         self._desk = desk
         self._gate = Gate(server, ToReplay, socket="data", permits=permits, max_bytes=max_bytes)
         self._backlog = Backlog(server, self._gate.cut_unread)
-        self._thread = WorkThread("rows")
+        self._work = work
         self._turn = asyncio.Lock()  # of who has the desk, which takes one call at a time
         self._accounts_at = 0.0
         self._tick_s = tick_s
         self._look_at = 0.0
 
     async def run(self, stop: StopSignal) -> None:
-        """Serves until the stop."""
-        self._link.status.works("serving")
+        """Serves until the stop, and ends the work thread: nobody uses the table any more."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 served = [tasks.create_task(self._serve()), tasks.create_task(self._tick())]
@@ -227,18 +229,18 @@ class ReplayNode:
                 for task in served:
                     task.cancel()
         finally:
-            self._thread.close()
+            self._work.close()
         self._note()
         self._link.deliver(self._desk.accounts())
 
     async def _serve(self) -> None:
         while True:
             received = await self._server.receive_many()
+            self._link.status.works("serving")
             async with self._turn:
                 for peer, frames in received:
                     await self._take(peer, frames)
                 await self._send_what_is_due()
-            self._link.status.works("serving")
 
     async def _tick(self) -> None:
         while True:
@@ -255,7 +257,7 @@ class ReplayNode:
         message, arrays = admitted
         try:
             if sum(map(len, frames)) > LOOP_BYTES:
-                await self._thread(self._desk.handle, peer, message, arrays)
+                await self._work(self._desk.handle, peer, message, arrays)
             else:
                 self._desk.handle(peer, message, arrays)
         except WireError as error:
@@ -272,7 +274,7 @@ class ReplayNode:
 
     async def _send_some(self) -> None:
         now, due = time.monotonic(), self._desk.due
-        for peer in self._backlog.send(await self._thread(due, now) if self._desk.is_heavy else due(now)):
+        for peer in self._backlog.send(await self._work(due, now) if self._desk.is_heavy else due(now)):
             self._desk.forget(peer)
 
     def _tell_accounts(self, now: float) -> None:
@@ -292,5 +294,7 @@ class ReplayNode:
             "dropped_messages_total": self._gate.num_dropped,
             "cut_connections_total": self._gate.num_cut,
         }
-        if (waiting_for := self._desk.waiting_for) is not None:
+        if (waiting_for := self._desk.waiting_for) is None:
+            self._link.status.works("serving")  # with nobody there, too: whoever comes gets the desk
+        else:
             self._link.status.waits(waiting_for)

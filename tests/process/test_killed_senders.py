@@ -19,7 +19,7 @@ from parl_mq.replay.table import Table
 from parl_mq.services.hub_link import NodeStatus
 from parl_mq.services.replay import ReplayNode
 from parl_mq.services.replay_desk import ReplayDesk
-from parl_mq.services.runtime import StopSignal
+from parl_mq.services.runtime import StopSignal, WorkThread
 from parl_mq.services.tables import limiter, table_settings
 from tests.process.sender import SPEC
 from tests.services.builders import small_config
@@ -53,7 +53,7 @@ async def test_every_row_of_an_actor_that_is_killed_while_it_sends_is_whole_and_
     desk = ReplayDesk(table, limiter(config), SPEC, config, "run")
     told = SimpleNamespace(status=NodeStatus(), send=lambda message: None, deliver=lambda message: None)
     server = network.bind(f"ipc://{tmp_path}/r")
-    serving = asyncio.create_task(ReplayNode(told, server, desk).run(stop))  # type: ignore[arg-type]
+    serving = asyncio.create_task(ReplayNode(told, server, desk, WorkThread("rows")).run(stop))  # type: ignore[arg-type]
     steady, victim = sender(server.endpoint, "a0"), sender(server.endpoint, "a1")
     try:
         await until(lambda: rows_of(desk, "a0") and rows_of(desk, "a1"))

@@ -28,7 +28,7 @@ from parl_mq.services.permits import Permits
 from parl_mq.services.replay import ReplayNode
 from parl_mq.services.replay_desk import ReplayDesk
 from parl_mq.services.run_directory import RunDirectory
-from parl_mq.services.runtime import StopSignal
+from parl_mq.services.runtime import StopSignal, WorkThread
 from parl_mq.services.tables import limiter, table_settings
 from parl_mq.wire.codec import Decoder, encode
 from parl_mq.wire.messages import (
@@ -71,7 +71,7 @@ class Ports:
         desk = ReplayDesk(table, limiter(config), SPEC, config, "run")
         permits = gate.NOBODY if self.keyring is None else Permits(self.keyring.grant_of)
         data = self.network.bind(TCP)
-        self.replay = ReplayNode(link, data, desk, permits=permits, max_bytes=2**24)
+        self.replay = ReplayNode(link, data, desk, WorkThread("rows"), permits=permits, max_bytes=2**24)
         self.endpoints = {
             "control": self.hub._control.endpoint,
             "weights": self.hub._weights.endpoint,

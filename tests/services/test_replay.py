@@ -13,9 +13,10 @@ from parl_mq.net.memory_channel import MemoryNetwork
 from parl_mq.replay.table import Table
 from parl_mq.services import replay, replay_desk
 from parl_mq.services.hub_link import NodeStatus
+from parl_mq.services.notify import WorkWatch
 from parl_mq.services.replay import ReplayNode
 from parl_mq.services.replay_desk import ReplayDesk
-from parl_mq.services.runtime import StopSignal
+from parl_mq.services.runtime import StopSignal, WorkThread
 from parl_mq.services.tables import limiter, table_settings
 from parl_mq.wire.codec import Decoder, encode
 from parl_mq.wire.fragments import arrays_of
@@ -35,7 +36,8 @@ class Scene:
         desk = ReplayDesk(table, limiter(config), SPEC, config, "run")
         self.told = []  # to the hub
         link = SimpleNamespace(status=self.status, send=self.told.append, deliver=self.told.append)
-        self.node = ReplayNode(link, self.network.bind("replay"), desk)
+        self.work = WorkThread("rows")
+        self.node = ReplayNode(link, self.network.bind("replay"), desk, self.work)
         self._decode = Decoder(FromReplay)
 
     async def client(self, role):
@@ -177,3 +179,45 @@ async def test_the_loop_goes_on_while_a_large_message_is_stored(monkeypatch, sce
     await scene.insert(actor, 0)
     await scene.table.insert.passes()
     await until(lambda: scene.status.counters.get("inserted_rows_total") == 4)
+
+
+# Signs of life
+
+
+async def test_a_node_that_nobody_asks_anything_lives(scene):
+    await scene.insert(await scene.client("actor"), 0)
+    await until(lambda: scene.status.counters.get("inserted_rows_total"))
+    passing = 0.0
+
+    def clock():
+        return passing
+
+    watch = WorkWatch(scene.status, scene.work, 60.0, clock)
+    for _ in range(3):
+        seen, passing = scene.status.progress, passing + 61.0
+        await until(lambda seen=seen: scene.status.progress > seen)
+        assert watch.is_alive()
+    assert scene.status.waiting_for is None
+
+
+async def test_a_node_whose_thread_hangs_while_somebody_waits_does_not_live(scene, monkeypatch):
+    monkeypatch.setattr(replay, "LOOP_BYTES", 0)  # every message is taken in the thread
+    learner = await scene.client("learner")
+    await learner.send(encode(SampleRequest(request_id=5, table="main", batch_size=8)))
+    await until(lambda: scene.status.waiting_for)
+    hangs, goes_on = threading.Event(), threading.Event()
+
+    def hang(*_):
+        hangs.set()
+        goes_on.wait(30)
+
+    monkeypatch.setattr(scene.node._desk, "handle", hang)
+    actor = scene.network.connect("replay")
+    await actor.send(encode(attach("actor")))
+    await asyncio.to_thread(hangs.wait, 30)
+    times = iter([0.0, 0.0, 61.0])
+    try:
+        watch = WorkWatch(scene.status, None, 60.0, lambda: next(times))
+        assert [watch.is_alive(), watch.is_alive()] == [True, False]
+    finally:
+        goes_on.set()
