@@ -34,11 +34,14 @@ parl-mq train cartpole-dqn --run-dir runs/watched --set node.metrics_port=0
 With port 0 the hub takes any free one; `metrics.address` in the run directory says which while it runs. The page is
 served on this machine alone unless `node.metrics_host` names another of its addresses; everybody who reaches that can
 read it. It can be read only. On the page every name begins with `parl_mq_`, and labels say which `node` of which `role`
-a figure is of. What a node tells stands under that node alone, so that `sum(parl_mq_env_steps_total)` counts nothing
-twice; what only the hub knows stands under `node="hub"`. A node that has left is not on the page, and one that is
-started again counts from 0, as Prometheus expects. In `figures` of `metrics.jsonl` a counter is the sum over all
-processes that the run has had, and of a gauge that several nodes tell, the first one's value stands there, for
-`policy_lag` the actors' mean, for memory the sum.
+a figure is of. What nodes tell stands under them alone, so that `sum(parl_mq_env_steps_total)` counts nothing twice;
+what only the hub knows, the groups `run` and `eval` below, stands under `node="hub"`. A node that has left is not on
+the page, and one that is started again counts from 0, as Prometheus expects.
+
+In `figures` of `metrics.jsonl` a counter is the sum over all processes that the run has had, but for those of the hub's
+own process, which begin at 0 with it. Of gauges, those of the first learner and of the first replay node stand there;
+`replay_live_rows` and memory are sums, `replay_fill` and the actors' `policy_lag` are means. The actors' other gauges
+stand in the rows `nodes` alone.
 
 Some of the questions that they answer:
 
@@ -60,8 +63,8 @@ one row for each half minute, and every evaluation; whatever reads a run reads a
 **A full disk** ends no run, nor does a run directory that has become read-only. `train` says which file could not be
 written; the run goes on, rows of `metrics.jsonl` wait in memory (2,000 of them, half an hour; then the oldest figures
 go), checkpoints are tried again when the next one is due, and older ones stay. Once there is room, what waits is
-written, and `train` says so. Only the beginning of a run and its end need a directory that can be written; a hub that
-finds none then ends with code 74.
+written, and `train` says so. Only the beginning of a run and its end need a directory that can be written: without one
+`train` ends with code 74, and a hub on its own waits at the end until it can write the summary.
 
 **Their cost.** `parl-mq bench metrics` trains with TensorBoard and a page that is read once a second, and without
 either, in turn, and prints how many updates a second that leaves, in per cent, and how much processor time the learner

@@ -9,6 +9,8 @@ from typing import Final, Literal
 
 Group = Literal["run", "node", "actor", "replay", "learner", "eval"]
 """What a metric is about; its figures stand together in what people look at."""
+OF_THE_HUB: Final = ("run", "eval")
+"""Groups whose figures the hub alone knows."""
 
 PRIORITY_EDGES: Final = tuple(10.0 ** (half / 2) for half in range(-6, 5))
 """Of the histogram of priorities: from 0.001 to 100, two a decade."""
@@ -61,6 +63,7 @@ METRICS: Final = (
         ("inserted_rows_per_s", "rows/s", "live rows inserted a second, over the last seconds"),
         ("drawn_rows_per_s", "rows/s", "rows drawn a second, over the last seconds"),
         ("updates_per_s", "updates/s", "gradient steps a second, over the last seconds"),
+        ("stored_rows", "rows", "live rows of the actors that went into rings which are there; less where one is lost"),
         ("unwritten_rows", "rows", "rows of metrics.jsonl that wait until the run directory can be written again"),
     ),
     *_gauges(
@@ -105,7 +108,6 @@ METRICS: Final = (
     ),
     *_gauges(
         "actor",
-        ("stored_rows", "rows", "live rows of the actors that went into rings which are there; less where one is lost"),
         ("credit_rows", "rows", "live rows that the actor may send now"),
         ("unacknowledged_rows", "rows", "live rows sent and not acknowledged yet"),
         ("policy_lag", "updates", "updates between the newest weights and those that act; of a run, the mean"),

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from parl_mq.metrics import METRICS, is_known, parted
+from parl_mq.metrics import METRICS, OF_THE_HUB, is_known, metric_of, parted
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX: Final = "parl_mq_"
@@ -29,12 +29,12 @@ class NodeFigures:
 def page(info: Mapping[str, str], run: Mapping[str, float], nodes: list[NodeFigures]) -> str:
     """The page.
 
-    A metric that a node tells stands under its nodes alone, so that a sum over `node` counts nothing twice; the run's
-    own figures stand under the hub.
+    What nodes tell stands under them alone, also while none is there, so that a sum over `node` counts nothing twice;
+    what only the hub knows stands under it.
 
     Args:
         info: labels of the run.
-        run: its figures; those that a node tells are left out.
+        run: its figures; those that nodes tell are left out.
         nodes: those that are in the run, the hub not among them unless it tells figures of its own process.
     """
     samples = _samples(run, nodes)
@@ -50,12 +50,16 @@ def page(info: Mapping[str, str], run: Mapping[str, float], nodes: list[NodeFigu
 def _samples(run: Mapping[str, float], nodes: list[NodeFigures]) -> dict[str, list[tuple[Mapping[str, str], float]]]:
     """Labels and value of each sample, by the metric's name."""
     samples: dict[str, list[tuple[Mapping[str, str], float]]] = {}
-    told = {parted(key)[0] for node in nodes for key in node.figures if is_known(key)}
-    own = {key: value for key, value in run.items() if is_known(key) and parted(key)[0] not in told}
+    told = {key for node in nodes if node.name == HUB for key in node.figures}
+    own = {key: value for key, value in run.items() if _is_of_the_hub(key) and key not in told}
     for node in [*nodes, NodeFigures(HUB, HUB, own)]:
         for name, label, value in _known(node.figures):
             samples.setdefault(name, []).append(({"node": node.name, "role": node.role, **label}, value))
     return samples
+
+
+def _is_of_the_hub(key: str) -> bool:
+    return is_known(key) and metric_of(key).group in OF_THE_HUB
 
 
 def _known(figures: Mapping[str, float]) -> Iterator[tuple[str, dict[str, str], float]]:

@@ -34,6 +34,10 @@ log = logging.getLogger("parl_mq")
 class Sink(Protocol):
     """Takes figures now and then; a call may block for milliseconds."""
 
+    @property
+    def name(self) -> str:
+        """What people call it."""
+
     def write(self, wall_time: float, env_steps: int, scalars: Mapping[str, float]) -> None:
         """Takes some figures, by tag.
 
@@ -47,6 +51,8 @@ class Sink(Protocol):
 
 class TensorBoard:
     """Event files in the run directory; each start of the hub begins one."""
+
+    name: Final = "TensorBoard"
 
     def __init__(self, run_directory: Path) -> None:
         """Writes nothing yet."""
@@ -68,6 +74,8 @@ class WeightsAndBiases:
 
     `WANDB_MODE=offline` keeps it on this machine, as with every program that uses wandb.
     """
+
+    name: Final = "Weights & Biases"
 
     def __init__(self, project: str, run_id: str, settings: Mapping[str, Any], folder: Path) -> None:
         """Begins it, which takes seconds.
@@ -109,14 +117,14 @@ class WeightsAndBiases:
         try:
             self._run.log({"env_steps": env_steps, "wall_time": wall_time, **scalars})
         except self._error as error:
-            raise OSError(f"Weights & Biases takes no figures: {error}") from error
+            raise OSError(str(error)) from error
 
     def close(self) -> None:
         """See Sink."""
         try:
             _within(WANDB_S, self._run.finish)
         except TimeoutError:
-            log.warning("Weights & Biases has not taken the last figures within %g s; `wandb sync` sends them", WANDB_S)
+            log.warning("%s has not taken the last figures within %g s; `wandb sync` sends them", self.name, WANDB_S)
 
 
 def _within(limit_s: float, call: Callable[[], T]) -> T:

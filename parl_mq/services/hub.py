@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from parl_mq import __version__
 from parl_mq.config.models import RunConfig
-from parl_mq.errors import EXIT_OK, ConfigError, WireError
+from parl_mq.errors import EXIT_OK, ConfigError, DiskError, WireError
 from parl_mq.learn.checkpoint import Checkpoint, save_best
 from parl_mq.net.channel import PeerId, SendOutcome, ServerChannel
 from parl_mq.net.curve import Guard
@@ -106,6 +106,8 @@ class Hub:
         options: HubOptions,
         stop: StopSignal,
         notifier: Notifier | None = None,
+        *,
+        is_supervised: bool = False,
     ) -> None:
         public = [] if options.public is None else [options.public]
         self._control = network.bind(control_endpoint, CONTROL_MESSAGE_BYTES, also=public)
@@ -120,6 +122,7 @@ class Hub:
         self._control_gate = Gate(self._control, ToHub, socket="control", permits=permits)
         self._weights_gate = Gate(self._weights, Weights, socket="weights", permits=permits)
         self._stop = stop
+        self._is_supervised = is_supervised
         self._notifier = notifier or Notifier()
         self._config = options.config
         self._started_at = options.started_at
@@ -163,12 +166,32 @@ class Hub:
                     task.cancel()
         self._record_metrics()
         self._record.feed(math.inf, time.time(), self._num_env_steps, self._figures())
-        self._directory.write_summary(self.summary())
-        self._directory.note_end()
-        self._directory.forget_endpoint()
+        await self._write_end()
         for sink in self._record.sinks:
             sink.close()
         return EXIT_OK if self._state.error is None else self._state.error[1]
+
+    async def _write_end(self) -> None:
+        """The summary, and that the run is over.
+
+        A hub on its own waits for a disk that has no room for it: the next one would wait for nodes that are gone.
+        """
+        has_said = False
+        while True:
+            try:
+                self._directory.write_summary(self.summary())
+                self._directory.note_end()
+                self._directory.forget_endpoint()
+            except DiskError as error:
+                if self._is_supervised or self._stop.is_set():
+                    raise
+                if not has_said:
+                    log.error("%s; the run is over, and the hub stays until it can say so: make room", error)
+                has_said = True
+                self._notifier.beat("waits for room to write the summary")
+                await self._stop.wait_for(asyncio.sleep(METRICS_EVERY_S))
+            else:
+                return
 
     def summary(self) -> dict[str, Any]:
         """What summary.json holds."""
@@ -394,7 +417,8 @@ async def serve(options: NodeOptions, hub: HubOptions, stop: StopSignal) -> int:
     guard = None if keyring is None else Guard(keyring.pair, keyring.admit)
     network = network_of(options, guard=guard, is_insecure=hub.is_insecure)
     try:
-        return await Hub(network, options.hub, hub, stop, options.notifier).run()
+        made = Hub(network, options.hub, hub, stop, options.notifier, is_supervised=options.is_supervised)
+        return await made.run()
     finally:
         network.close()
         if stop.reason == SUPERVISOR_GONE:

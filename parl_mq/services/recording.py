@@ -22,16 +22,15 @@ log = logging.getLogger("parl_mq")
 class Record:
     """The run directory and the sinks beside it.
 
-    What cannot be written is said once and tried again with the next round, until it can.
+    What cannot be written is said once and tried again with the next round, until it can. A sink that fails gets no
+    figures meanwhile, which says nothing about the run directory.
 
     Attributes:
-        trouble: why the record is behind, in words; None while it is not.
         num_failed: writes that failed.
     """
 
     def __init__(self, directory: RunDirectory, sinks: Sequence[Sink] = ()) -> None:
         """Begins with nothing to write."""
-        self.trouble: str | None = None
         self.num_failed = 0
         self.sinks = sinks
         self._directory = directory
@@ -39,6 +38,13 @@ class Record:
         self._again: dict[str, Callable[[], object]] = {}
         self._num_dropped = 0
         self._next_sink_s = 0.0
+        self._trouble: str | None = None
+        self._failing: dict[Sink, str] = {}
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the record is behind, or a sink is, in words; None while nothing is."""
+        return self._trouble or next(iter(self._failing.values()), None)
 
     @property
     def num_waiting(self) -> int:
@@ -77,7 +83,7 @@ class Record:
             self.attempt(write, again=name)
         for write in writes:
             self.attempt(write)
-        if self.num_failed == failed_before and self.trouble is not None:
+        if self.num_failed == failed_before and self._trouble is not None:
             self._note_recovery()
 
     def feed(self, time_s: float, wall_time: float, env_steps: int, figures: Mapping[str, float]) -> None:
@@ -97,7 +103,13 @@ class Record:
         """Gives figures to the sinks now."""
         scalars = tagged(figures)
         for sink in self.sinks:
-            self.attempt(lambda sink=sink: sink.write(wall_time, env_steps, scalars))  # type: ignore[misc]
+            try:
+                sink.write(wall_time, env_steps, scalars)
+            except (RecordError, SnapshotError, OSError) as error:
+                self._note_failing(sink, str(error))
+            else:
+                if self._failing.pop(sink, None) is not None:
+                    log.warning("%s takes figures again; those since its fault are missing there", sink.name)
 
     def _write_waiting(self) -> None:
         while self._waiting:
@@ -112,14 +124,22 @@ class Record:
 
     def _note_failure(self, reason: str) -> None:
         self.num_failed += 1
-        if self.trouble is None:
-            self.trouble = (
+        if self._trouble is None:
+            self._trouble = (
                 f"{reason}; the run goes on, but its record waits, and so do checkpoints: make room, or make the run "
                 "directory writable again"
             )
-            log.error("%s", self.trouble)
+            log.error("%s", self._trouble)
+
+    def _note_failing(self, sink: Sink, reason: str) -> None:
+        self.num_failed += 1
+        if sink not in self._failing:
+            self._failing[sink] = (
+                f"{sink.name} takes no figures: {reason}; the run goes on, and its own record has them"
+            )
+            log.error("%s", self._failing[sink])
 
     def _note_recovery(self) -> None:
         lost = f"{self._num_dropped} rows of metrics are missing in it" if self._num_dropped else "nothing is missing"
         log.warning("the run directory can be written again; %s", lost)
-        self.trouble, self._num_dropped = None, 0
+        self._trouble, self._num_dropped = None, 0

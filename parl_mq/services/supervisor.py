@@ -418,7 +418,7 @@ class Supervisor:
     def _tell_trouble(self, trouble: str | None) -> None:
         if trouble != self._told_trouble:
             self._told_trouble = trouble
-            self._on_event(trouble or "the run directory can be written again")
+            self._on_event(trouble or "all that the run records can be written again")
 
     # Starting nodes
 

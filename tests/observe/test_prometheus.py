@@ -48,6 +48,11 @@ def test_what_a_node_tells_is_not_told_by_the_hub_again():
     assert found["parl_mq_eval_return"] == ("gauge", {_of("hub", "hub"): 3.0})
 
 
+def test_totals_of_nodes_do_not_move_to_the_hub_while_no_node_is_there():
+    found = _read(page(INFO, {"env_steps_total": 21.0, "updates_total": 3.0, "episodes_total": 2.0}, []))
+    assert found.keys() == {"parl_mq_run_info", "parl_mq_episodes_total"}
+
+
 def test_figures_that_no_registry_knows_are_left_out():
     found = _read(
         page(

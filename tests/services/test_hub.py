@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from parl_mq.errors import EXIT_INTERNAL, EXIT_OK
+from parl_mq.errors import EXIT_INTERNAL, EXIT_OK, DiskError
 from parl_mq.net.channel import LinkEvent
 from parl_mq.net.memory_channel import MemoryNetwork
 from parl_mq.services import hub
@@ -172,6 +172,40 @@ async def test_an_end_leaves_metrics_a_summary_and_what_the_next_start_must_know
         ("actor-0", 1, True)
     ]
     assert memory.env_steps == 12
+
+
+@pytest.fixture
+def full_disk(scene, monkeypatch):
+    """No room for a summary until there is."""
+    write, rooms = scene.hub._directory.write_summary, []
+
+    def write_summary(summary):
+        if not rooms:
+            raise DiskError("summary.json cannot be written: No space left on device")
+        write(summary)
+
+    monkeypatch.setattr(hub, "METRICS_EVERY_S", 0.01)
+    monkeypatch.setattr(scene.hub._directory, "write_summary", write_summary)
+    return rooms
+
+
+async def test_a_hub_on_its_own_waits_at_the_end_for_room_on_the_disk(scene, full_disk, caplog):
+    ending = asyncio.create_task(end(scene))
+    await until(lambda: "the hub stays until it can say so" in caplog.text)
+    assert not ending.done()
+    full_disk.append("there is room")
+    await ending
+    assert scene.directory.read_summary()["stop_reason"] == "the test is over"
+
+
+@pytest.mark.parametrize("why", ["it has a supervisor", "it is told to stop"])
+async def test_a_hub_that_others_wait_for_says_at_the_end_that_the_disk_is_full(scene, full_disk, why):
+    if why == "it has a supervisor":
+        scene.hub._is_supervised = True
+    else:
+        scene.stop.set("the service manager")
+    with pytest.raises(DiskError, match="No space left"):
+        await end(scene)
 
 
 async def test_a_hub_that_starts_again_has_the_same_run_spec_and_counters(tmp_path):

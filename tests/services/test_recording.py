@@ -24,10 +24,15 @@ class Directory:
 
 
 class Sink:
+    name = "the sink"
+
     def __init__(self):
         self.taken = []
+        self.is_broken = False
 
     def write(self, wall_time, env_steps, scalars):
+        if self.is_broken:
+            raise OSError("its server is gone")
         self.taken.append((env_steps, dict(scalars)))
 
     def close(self):
@@ -110,3 +115,32 @@ def test_sinks_are_fed_ever_less_often(directory):
     assert sink.taken[0] == (0, {"learner/loss": 1.0})
     assert 1_000 < len(sink.taken) < 2_500
     assert sink.taken[-1][0] - sink.taken[-2][0] >= 15
+
+
+def test_a_sink_that_fails_is_told_once_whatever_else_can_be_written(directory, caplog):
+    record = Record(directory, [sink := Sink()])
+    sink.is_broken = True
+    for second in range(3):
+        record.append(row(second))
+        record.feed(float(second), 0.0, second, {"loss": 1.0})
+        record.round()
+        assert record.trouble == (
+            "the sink takes no figures: its server is gone; the run goes on, and its own record has them"
+        )
+    assert record.num_failed == 3
+    sink.is_broken = False
+    record.feed(9.0, 0.0, 9, {"loss": 1.0})
+    record.round()
+    assert record.trouble is None
+    assert [each.levelname for each in caplog.records] == ["ERROR", "WARNING"]
+
+
+def test_a_disk_that_fails_is_told_before_a_sink_that_does(directory):
+    record = Record(directory, [sink := Sink()])
+    sink.is_broken = directory.is_full = True
+    record.feed(0.0, 0.0, 0, {"loss": 1.0})
+    record.append(row(0))
+    assert "make room" in record.trouble
+    directory.is_full = False
+    record.round()
+    assert record.trouble.startswith("the sink")
