@@ -47,7 +47,7 @@ def show(source: options.Source, settings: options.Settings = None, as_json: opt
     from parl_mq.config.loader import load_with_origins
 
     loaded = load_with_origins(source, overrides=options.settings_of_flags(settings))
-    print(json.dumps(_with_origins(loaded), indent=2) if as_json else commented_toml(loaded))
+    print(json.dumps(_with_origins(loaded)) if as_json else commented_toml(loaded))
 
 
 def schema(

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from parl_mq.observe.events import failure_in_words
 from parl_mq.observe.progress import MAX_NAME
-from parl_mq.observe.words import faults_in_words, in_one_line
+from parl_mq.observe.words import faults_in_words, in_one_line, seconds
 from parl_mq.wire.messages import NodeReport, RunStatus
 
 STYLES: Final = {"healthy": "green", "silent": "yellow", "away": "yellow", "left": "dim", "failed": "red"}
@@ -66,6 +66,8 @@ def _figures(status: RunStatus) -> list[str]:
     ]
     if "samples_per_insert" in figures:
         known.append(f"samples/insert {figures['samples_per_insert']:.3g}")
+    if "replay_live_rows" in figures:
+        known.append(f"live rows {figures['replay_live_rows']:,.0f}")
     lines = [", ".join(known)]
     if "eval_return" in figures:
         target = "" if status.target_return is None else f" (target {status.target_return:g})"
@@ -83,7 +85,7 @@ def _node_table(nodes: Sequence[NodeReport]) -> Table:
         table.add_column(name, no_wrap=True, justify="right" if name == "starts" else "left")
     table.add_column("waits for", ratio=1)
     for node in sorted(nodes, key=lambda node: (node.health in ("healthy", "left"), node.waiting_for is None)):
-        health = node.health + (f" {node.silent_s:,.0f} s" if node.health in ("silent", "away") else "")
+        health = node.health + (f" {seconds(node.silent_s)}" if node.health in ("silent", "away") else "")
         waits = "" if node.waiting_for is None else f"{node.waiting_for} (for {node.waiting_s:,.0f} s)"
         table.add_row(
             Text(node.name), Text(health, STYLES[node.health]), Text(node.state), str(node.starts), Text(waits)

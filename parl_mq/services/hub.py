@@ -154,8 +154,7 @@ class Hub:
         self._record.sinks = await asyncio.to_thread(make_sinks, self._config, self._directory.path, self._state.run_id)
         self._notifier.ready(f"listens at {self._control.endpoint}")  # from here on it must beat
         async with serving_metrics(self._config.node, self._page) as address:
-            if address is not None:
-                self._record.attempt(lambda: self._directory.write_metrics_address(address))
+            self._record.attempt(lambda: self._directory.write_metrics_address(address), again="metrics address")
             async with asyncio.TaskGroup() as tasks:
                 served = [
                     tasks.create_task(serve)

@@ -224,11 +224,14 @@ class RunDirectory:
     def forget_endpoint(self) -> None:
         """The hub listens no more, and serves no figures."""
         _remove(self.path / ENDPOINT)
-        _remove(self.path / METRICS_ADDRESS)
+        self.write_metrics_address(None)
 
-    def write_metrics_address(self, address: str) -> None:
-        """Says where the hub serves its figures."""
-        write_atomically(self.path / METRICS_ADDRESS, address + "\n", lasting=False)
+    def write_metrics_address(self, address: str | None) -> None:
+        """Says where the hub serves its figures; None: nowhere, whatever an earlier one did."""
+        if address is None:
+            _remove(self.path / METRICS_ADDRESS)
+        else:
+            write_atomically(self.path / METRICS_ADDRESS, address + "\n", lasting=False)
 
     def append_failure(self, row: Mapping[str, Any]) -> None:
         """Adds one line to failures.jsonl: a node that ended unasked."""

@@ -95,7 +95,8 @@ def test_config_show_is_a_file_that_gives_the_same_run(tmp_path: Path) -> None:
 
 
 def test_config_show_as_json_has_each_origin(tmp_path: Path) -> None:
-    shown = json.loads(_run(tmp_path, "config", "show", "cartpole-dqn", "--set", "seed=7", "--json").stdout)
+    (line,) = _run(tmp_path, "config", "show", "cartpole-dqn", "--set", "seed=7", "--json").stdout.splitlines()
+    shown = json.loads(line)
     assert shown["seed"] == {"value": 7, "kind": "flag", "place": "--set seed=7"}
     assert shown["environment.id"]["kind"] == "preset"
 

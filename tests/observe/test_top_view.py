@@ -56,13 +56,24 @@ def test_a_replay_node_shows_what_goes_in_and_out(watcher):
     assert "1.6k out/s" in lines[lines.index(line_with(lines, "healthy")) + 1]
 
 
+@pytest.mark.parametrize("silent_s", [3.0, 59.0, 12_345.0, 900_000.0])
+def test_a_long_silence_leaves_the_names_whole(watcher, silent_s):
+    figures = {"inserted_rows_total": 123_456.0, "drawn_rows_total": 1_234_567.0, **LATER}
+    away = node("actor-10", health="silent", silent_s=silent_s, figures=ACTOR)
+    for wall_s in (10.0, 11.0):
+        watcher.see(status(wall_s=wall_s, nodes=[away, node("evaluator-0", "evaluator", figures=figures)]), [])
+    lines = drawn(watcher)
+    assert line_with(lines, "silent").startswith("actor-10 ")
+    assert line_with(lines, "healthy").startswith("evaluator-0 ")
+
+
 def test_nodes_keep_their_places(watcher):
     waiting = node("actor-1", waiting_for="the learner to draw", waiting_s=3.0, state="waiting")
     watcher.see(status(nodes=[node(), waiting, node("actor-2", health="silent", silent_s=9.0)]), [])
     lines = [line for line in drawn(watcher) if line.startswith("actor")]
     assert [line.split()[0] for line in lines] == ["actor-0", "actor-1", "actor-2"]
     assert "the learner to draw (3 s)" in lines[1]
-    assert "silent 9 s" in lines[2]
+    assert "silent 9.0 s" in lines[2]
 
 
 def test_what_a_node_waits_for_can_be_read_whatever_stands_beside_it(watcher):

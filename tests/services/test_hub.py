@@ -153,6 +153,15 @@ async def test_the_address_of_the_metrics_goes_with_the_run_and_nobody_is_told_t
     assert not (directory.path / METRICS_ADDRESS).exists()
 
 
+async def test_the_address_that_a_killed_hub_left_is_forgotten(tmp_path):
+    made = Scene(tmp_path)
+    made.directory.write_metrics_address("http://127.0.0.1:1/metrics")
+    running = asyncio.create_task(made.hub.run())
+    await until(lambda: not (made.directory.path / METRICS_ADDRESS).exists())
+    made.stop.set("enough")
+    await soon(running)
+
+
 async def test_why_a_node_failed_stands_in_the_log(scene, caplog):
     actor = await scene.node("actor")
     await actor.send(encode(Goodbye(error="joint 7 broke")))
