@@ -164,7 +164,7 @@ def cost_rows(profile: Profile) -> list[tuple[str, ...]]:
     ]
     rows += [
         (
-            f"{counted(each.num_learners, 'learner')}, batch {each.batch_size}",
+            f"{counted(each.num_learners, 'learner')}, batch {each.rows_each}",
             f"{each.updates_per_s:,.0f} updates/s",
             _us(each.cpu_s_per_update, "update"),
         )

@@ -24,6 +24,8 @@ WITHOUT_EFFECT: Final = frozenset({"preset", "seed", "stop"})
 OF_THE_NODE: Final = ("device", "threads", "loop")
 CHOSEN: Final = (("actor", "num_actors"), ("learner", "num_learners"))
 """What a plan decides."""
+FORMAT: Final = 2
+"""Of what a profile holds; one of another format is not found, so that it is measured again."""
 
 
 def profile_path(config: RunConfig, machine: Mapping[str, int | float | str]) -> Path:
@@ -37,7 +39,7 @@ def profile_path(config: RunConfig, machine: Mapping[str, int | float | str]) ->
     settings["node"] = {name: settings["node"][name] for name in OF_THE_NODE}
     for section, name in CHOSEN:
         del settings[section][name]
-    text = json.dumps({"settings": settings, "machine": dict(machine)}, sort_keys=True)
+    text = json.dumps({"format": FORMAT, "settings": settings, "machine": dict(machine)}, sort_keys=True)
     return _folder() / f"{hashlib.sha256(text.encode()).hexdigest()[:24]}.json"
 
 

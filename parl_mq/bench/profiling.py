@@ -64,10 +64,10 @@ def measure_profile(
         actors.append(actor_cost(count, last))
     learners, drawn = [], None
     for changed_config in learner_settings(config, cores, batch_sizes):
-        count, batch = changed_config.learner.num_learners, changed_config.algorithm.batch_size
-        tell(f"measuring {counted(count, 'learner')} with batches of {batch}")
+        count = changed_config.learner.num_learners
+        tell(f"measuring {counted(count, 'learner')} with batches of {changed_config.learner_batch_size}")
         seen = watching(changed_config, _names("learner", count))
-        learners.append(learner_cost(count, batch, seen))
+        learners.append(learner_cost(changed_config, seen))
         drawn = drawn or seen  # the settings' own batch size, by one learner
     if last is None or drawn is None:
         raise RuntimeError("a profile has at least one actor and one learner")
@@ -108,8 +108,8 @@ def learner_settings(config: RunConfig, cores: int, batch_sizes: Sequence[int] =
     for count in range(2, cores + 1):
         try:
             several = changed(config, {**alone, "learner.num_learners": count})
-        except ConfigError:  # no run can have so many
-            break
+        except ConfigError:  # no run can have so many; three cannot share a batch that four can
+            continue
         yield several
     for batch_size in batch_sizes:
         if batch_size != config.algorithm.batch_size:
@@ -127,15 +127,21 @@ def actor_cost(num_actors: int, seen: Observed) -> ActorCost:
     return ActorCost(num_actors, undisturbed, seen.cores_of("actor") / steps_per_s)
 
 
-def learner_cost(num_learners: int, batch_size: int, seen: Observed) -> LearnerCost:
-    """From a run in which so many learners were alone.
+def learner_cost(config: RunConfig, seen: Observed) -> LearnerCost:
+    """From a run with these settings, in which learners were alone.
 
     Raises:
         NodeFailed: they made no update.
     """
     updates_per_s = _some(seen.updates_per_s, "the learner made no update", seen)
     undisturbed = updates_per_s / _undisturbed(seen, "learner")
-    return LearnerCost(num_learners, batch_size, undisturbed, seen.cores_of("learner") / updates_per_s)
+    return LearnerCost(
+        config.learner.num_learners,
+        config.algorithm.batch_size,
+        config.learner_batch_size,
+        undisturbed,
+        seen.cores_of("learner") / updates_per_s,
+    )
 
 
 def replay_cost(inserting: Observed, drawing: Observed, num_nodes: int) -> ReplayCost:

@@ -1,12 +1,13 @@
 """The model behind `parl-mq plan`: what each part costs, which split of the cores is the fastest, and what limits it.
 
-With v environment steps a second, R rows drawn for each row inserted and batches of B rows, y learners that draw a
-batch each and average their gradients make v R / (y B) updates a second. Four limits hold v down:
+With v environment steps a second and R rows drawn for each row inserted, y learners that draw n rows each and average
+their gradients make v R / (y n) updates a second; n is a part of the settings' batch, or all of it. Four limits hold v
+down:
 
 - actors: x processes step at x times the rate of one that nobody disturbs.
 - learner: a group of y that nobody disturbs makes so many updates a second.
 - replay: a replay node does its work in one thread, which has v (b_insert + R b_draw) seconds of it a second.
-- cores: all processes together need v (c_step + c_insert + R c_draw + R c_update / (y B)) seconds of processor time a
+- cores: all processes together need v (c_step + c_insert + R c_draw + R c_update / (y n)) seconds of processor time a
   second, and have the cores that the nodes that do not scale leave over.
 
 The costs c are processor seconds of whole processes, and b of the replay node's thread, all measured on the running
@@ -46,25 +47,32 @@ class LearnerCost:
 
     Attributes:
         num_learners: processes of the group.
-        batch_size: rows that each of them draws for one update.
+        batch_size: of the settings.
+        rows_each: rows that each of them draws for one update.
         updates_per_s: of the group if nobody disturbs it.
         cpu_s_per_update: of the whole group.
     """
 
     num_learners: int
     batch_size: int
+    rows_each: int
     updates_per_s: float
     cpu_s_per_update: float
 
     @property
+    def rows_per_update(self) -> int:
+        """Rows that the whole group draws for one update."""
+        return self.num_learners * self.rows_each
+
+    @property
     def rows_per_s(self) -> float:
         """Rows that the group learns from if nobody disturbs it."""
-        return self.updates_per_s * self.num_learners * self.batch_size
+        return self.updates_per_s * self.rows_per_update
 
     @property
     def cpu_s_per_row(self) -> float:
         """Processor time for one row."""
-        return self.cpu_s_per_update / (self.num_learners * self.batch_size)
+        return self.cpu_s_per_update / self.rows_per_update
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +199,7 @@ def predict(profile: Profile, num_actors: int, num_learners: int, *, actor_cores
     }
     if actor_cores:
         limits["cores for replay and learner"] = here / without_actors
-    return Prediction(num_actors, num_learners, limits, ratio / (num_learners * profile.batch_size))
+    return Prediction(num_actors, num_learners, limits, ratio / learner.rows_per_update)
 
 
 def curve(profile: Profile, *, actor_cores: float = 0.0, only_actors: int | None = None) -> list[Prediction]:

@@ -9,7 +9,8 @@ from parl_mq.bench import profile_store
 from parl_mq.bench.plan import explained, make_plan, measure_splits, split_rows, split_settings
 from parl_mq.bench.plan_view import write_plan
 from parl_mq.bench.profile_store import load_profile, machine_identity, profile_path, save_profile
-from parl_mq.bench.profiling import ACTORS_ALONE, LEARNERS_ALONE, actor_counts, measure_profile
+from parl_mq.bench.profiling import ACTORS_ALONE, LEARNERS_ALONE, actor_counts, learner_settings, measure_profile
+from parl_mq.bench.split import predict
 from parl_mq.bench.watched_run import OTHERS, Observed, changed
 from parl_mq.config.loader import load_config
 from parl_mq.errors import NodeFailed, RecordError
@@ -67,6 +68,20 @@ def test_costs_are_those_of_processes_that_nobody_disturbs(profile):
     assert profile.replay.busy_s_per_draw == pytest.approx(5e-7)
     assert profile.other_cores == pytest.approx(0.05)
     assert [cost.batch_size for cost in profile.learners if cost.num_learners == 1] == [256, 512]
+
+
+@pytest.mark.parametrize(("batches", "rows_each"), [("split", 128), ("each", 256)])
+def test_of_several_learners_the_rows_count_that_each_of_them_draws(batches, rows_each):
+    measured = measure_profile(changed(CONFIG, {"learner.batches": batches}), cores=2, watching=Machine())
+    learners = [(cost.num_learners, cost.batch_size, cost.rows_each) for cost in measured.learners]
+    assert learners == [(1, 256, 256), (2, 256, rows_each)]
+    predicted = predict(measured, 1, 2)
+    assert predicted.updates_per_step == 8 / (2 * rows_each)
+    assert predicted.limits["learner"] == pytest.approx(2 * rows_each / UPDATE_S / 8)
+
+
+def test_learners_that_cannot_share_a_batch_are_left_out_and_more_of_them_are_not():
+    assert [config.learner.num_learners for config in learner_settings(CONFIG, cores=5)] == [1, 2, 4]
 
 
 def test_each_run_waits_for_those_that_it_measures_and_lets_the_others_rest():
@@ -134,6 +149,8 @@ def test_a_profile_is_found_again_by_machine_and_settings_alone(profile, tmp_pat
     for key, value in {"algorithm.batch_size": 64, "actor.num_envs": 8, "node.device": "cpu"}.items():
         assert load_profile(profile_path(changed(CONFIG, {key: value}), here)) is None
     assert load_profile(profile_path(CONFIG, machine_identity(3))) is None
+    monkeypatch.setattr(profile_store, "FORMAT", profile_store.FORMAT + 1)
+    assert load_profile(profile_path(CONFIG, here)) is None
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"cores": 2}', "[]"])

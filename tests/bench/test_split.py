@@ -22,13 +22,13 @@ FREE = ReplayCost(0.0, 0.0, 0.0, 0.0)
 def profile(
     *, step_s, update_s, cores=4, ratio=8.0, batch=256, waits_s=0.0, replay=FREE, other_cores=0.0, learners=(1,)
 ):
-    """Actors that compute `step_s` and wait `waits_s` for each step; learners that compute `update_s`."""
+    """Actors that compute `step_s` and wait `waits_s` for each step; learners that compute `update_s` a whole batch."""
     return Profile(
         cores=cores,
         batch_size=batch,
         samples_per_insert=ratio,
         actors=(ActorCost(1, 1 / (step_s + waits_s), step_s),),
-        learners=tuple(LearnerCost(count, batch, 1 / update_s, count * update_s) for count in learners),
+        learners=tuple(LearnerCost(count, batch, batch, 1 / update_s, count * update_s) for count in learners),
         replay=replay,
         other_cores=other_cores,
     )
@@ -132,6 +132,14 @@ def test_a_group_of_learners_draws_a_batch_each():
     one, two = (predict(measured, 1, count) for count in (1, 2))
     assert two.env_steps_per_s == pytest.approx(2 * one.env_steps_per_s)
     assert two.updates_per_s == pytest.approx(one.updates_per_s)
+
+
+def test_a_group_of_learners_that_share_a_batch_needs_no_more_rows_for_an_update_than_one_learner():
+    one = profile(step_s=1e-6, update_s=1e-2, cores=8)
+    shared = replace(one, learners=(*one.learners, LearnerCost(2, 256, 128, 1 / 1e-2, 1e-2)))
+    alone, group = (predict(shared, 1, count) for count in (1, 2))
+    assert group.limits == pytest.approx(alone.limits)
+    assert group.updates_per_step == alone.updates_per_step == 8 / 256
 
 
 def test_two_replay_nodes_saturate_at_twice_the_rate():
