@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -62,13 +63,9 @@ def settings_of(config: RunConfig, kind: Kind) -> PeerSettings:
 def train(run: PeerRun) -> None:
     """See PeerModule."""
     from stable_baselines3.common.callbacks import BaseCallback
-    from stable_baselines3.common.env_util import make_vec_env
 
-    environment, settings = run.config.environment, run.settings
-    envs = make_vec_env(
-        environment.id, settings.num_envs, seed=run.config.seed, env_kwargs=dict(environment.kwargs) or None
-    )
-    model = _model(settings, envs, run.config.seed)
+    settings = run.settings
+    model = _model(settings, _environments(run.config, settings.num_envs), run.config.seed)
 
     class Judging(BaseCallback):  # type: ignore[misc]  # the peer has no types here
         def _on_training_start(self) -> None:
@@ -79,6 +76,15 @@ def train(run: PeerRun) -> None:
 
     model.learn(settings.total_steps, callback=Judging())
     run.finish(model.num_timesteps, model._n_updates)
+
+
+def _environments(config: RunConfig, num_envs: int) -> Any:
+    """Not made by their name: SB3 asks for those to be drawn, and LunarLander then keeps particles without end."""
+    import gymnasium
+    from stable_baselines3.common.env_util import make_vec_env
+
+    make = partial(gymnasium.make, config.environment.id, **config.environment.kwargs)
+    return make_vec_env(make, num_envs, seed=config.seed)
 
 
 def _acting(model: Any) -> Callable[[Any], Any]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import tomllib
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -127,6 +130,27 @@ def test_what_peers_are_measured_at_is_recorded_in_full(peer, kind, preset):
     assert recorded["stop"]["max_steps"] == settings.total_steps
     assert recorded["algorithm"] == {"name": config.algorithm.name, **settings.options}
     assert recorded["source"]
+
+
+def make_vec_env(env_id, n_envs, *, seed, env_kwargs=None):
+    """As SB3's: what it makes by name is ready to be drawn unless it is told otherwise."""
+    del seed
+    by_name = partial(gymnasium.make, env_id, render_mode="rgb_array")
+    make = partial(by_name if isinstance(env_id, str) else env_id, **(env_kwargs or {}))
+    return SimpleNamespace(envs=[make() for _ in range(n_envs)])
+
+
+@pytest.mark.parametrize("is_installed", [False, True], ids=["stand-in", "sb3"])
+def test_sb3_steps_environments_that_nobody_draws(is_installed, monkeypatch):
+    if is_installed:
+        pytest.importorskip("stable_baselines3")
+    else:
+        name = "stable_baselines3.common.env_util"
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace(make_vec_env=make_vec_env))
+    config = load_config("cartpole-dqn", overrides=["environment.kwargs.sutton_barto_reward=true"], environ={})
+    envs = train_peers_sb3._environments(config, 2).envs
+    assert [env.unwrapped.render_mode for env in envs] == [None, None]
+    assert [env.unwrapped._sutton_barto_reward for env in envs] == [True, True]
 
 
 def test_equal_settings_of_sb3_make_as_many_updates_and_move_the_target_as_far():
