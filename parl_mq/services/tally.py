@@ -24,6 +24,7 @@ RATES: Final = {
 """Rate -> the counter that it is of."""
 PER_PROCESS: Final = ("rss_bytes", "rss_anon_bytes")
 """Gauges of which a run's figure is the sum over its processes."""
+SKIPPED: Final = "skipped_updates_total"
 RECENTLY_JUDGED: Final = 64
 """Versions by which a report that comes a second time is known."""
 
@@ -61,6 +62,7 @@ class Tally:
         self._new_evaluations: list[Evaluation] = []
         self._roster = roster
         self._totals_of_gone = Counter(before.totals)
+        self._num_skipped = float(self._totals_of_gone.pop(SKIPPED, 0))
         self._recent_returns: deque[float] = deque(before.recent_returns, maxlen=RECENT_EPISODES)
         self._num_episodes = before.num_episodes
         self._judged: deque[tuple[int, ...]] = deque(map(tuple, before.judged), maxlen=RECENTLY_JUDGED)
@@ -68,13 +70,14 @@ class Tally:
 
     # What nodes say
 
-    def note_counters(self, node: Node) -> None:
-        """A node has told its counters."""
+    def note_counters(self, node: Node, *, leads: bool = True) -> None:
+        """A node has told its counters; what updates a learner counts are the run's if it `leads` the others."""
         if node.role == "actor":
             self.books.note_actor(node.key, node.counters)
-        if node.role == "learner" and (updates := node.counters.get("updates_total")) is not None:
+        if node.role == "learner" and leads and (updates := node.counters.get("updates_total")) is not None:
             self.num_lost_updates += max(0.0, self.num_updates - updates)
             self.num_updates = updates
+            self._num_skipped = node.counters.get(SKIPPED, self._num_skipped)
 
     def note_gone(self, node: Node, *, in_order: bool) -> None:
         """A process has ended; if not in order, it has not said what became of its last rows."""
@@ -121,9 +124,11 @@ class Tally:
         return tuple(version) in self._judged
 
     def sum(self, name: str) -> float:
-        """A counter over all nodes; updates are those that the learner has not lost."""
+        """A counter over all nodes; updates are those that the learner has not lost, made or skipped."""
         if name == "updates_total":
             return self.num_updates
+        if name == SKIPPED:
+            return self._num_skipped
         return float(self._totals_of_gone[name] + sum(node.counters.get(name, 0.0) for node in self._roster))
 
     def take_evaluations(self) -> list[Evaluation]:
@@ -168,7 +173,7 @@ class Tally:
     def to_memory(self) -> dict[str, Any]:
         """The fields of RunMemory that this class goes on from."""
         return {
-            "totals": dict(self._totals_of_gone),
+            "totals": {**self._totals_of_gone, SKIPPED: self._num_skipped},
             "books": self.books.to_json(),
             "updates": self.num_updates,
             "lost_updates": self.num_lost_updates,
@@ -187,5 +192,5 @@ class Tally:
 
 def _totals_of(node: Node) -> dict[str, float]:
     """A node's totals that end with its process; the learner's updates go on in its checkpoint, rows in the books."""
-    apart = ("updates_total", *ACTOR_COUNTERS)
+    apart = ("updates_total", SKIPPED, *ACTOR_COUNTERS)
     return {name: value for name, value in node.counters.items() if name.endswith("_total") and name not in apart}
