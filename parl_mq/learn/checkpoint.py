@@ -94,7 +94,8 @@ class Found:
 def save(root: Path, checkpoint: Checkpoint, *, keep: int) -> Path:
     """Writes the checkpoint and removes all but the `keep` newest. One process at a time may do so under `root`.
 
-    Newer ones than this are removed too: the run went on from an older one because they were damaged.
+    Newer ones that are damaged are removed too: the run went on from an older one because of them. Those that are whole
+    are further than this one, and stay.
 
     Returns:
         Its directory.
@@ -106,7 +107,8 @@ def save(root: Path, checkpoint: Checkpoint, *, keep: int) -> Path:
         path = _write(root, f"updates-{checkpoint.updates:012d}", checkpoint)
         numbered = _numbered(root)
         place = numbered.index(path)
-        _remove(*numbered[place + 1 :], *numbered[: max(0, place + 1 - keep)])
+        damaged = [newer for newer in numbered[place + 1 :] if not _is_whole(newer)]
+        _remove(*damaged, *numbered[: max(0, place + 1 - keep)])
     return path
 
 
@@ -166,6 +168,14 @@ class _State(BaseModel):
 
 
 _Json = TypeVar("_Json", bound=BaseModel)
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        load(path)
+    except SnapshotError:
+        return False
+    return True
 
 
 def _numbered(root: Path) -> list[Path]:

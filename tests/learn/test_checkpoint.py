@@ -70,6 +70,14 @@ def test_saving_after_a_resume_removes_the_damaged_newer_one(tmp_path: Path) -> 
     assert _names(tmp_path) == ["updates-000000000020"]
 
 
+def test_a_newer_one_that_is_whole_stays_and_is_the_newest(tmp_path: Path) -> None:
+    save(tmp_path, _checkpoint(2000), keep=1)
+    save(tmp_path, _checkpoint(500), keep=1)
+    save(tmp_path, _checkpoint(600), keep=1)
+    assert _names(tmp_path) == ["updates-000000000600", "updates-000000002000"]
+    assert find_newest(tmp_path).checkpoint == _checkpoint(2000)
+
+
 def test_same_update_saved_again_never_leaves_a_moment_without_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
