@@ -334,10 +334,15 @@ class HubState:
             progress=beat.progress, state=beat.state, waiting_for=beat.waiting_for, counters=beat.counters, now=now
         )
         self._note_lag(node)
-        self.tally.note_counters(node)
+        self._count(node)
+        if node.role == "learner":
+            seen += self._grouped(self._groups.note_at_work(node, node.counters.get("learner_group", 0.0)))
         if self.first_step_s is None and beat.counters.get("env_steps_total", 0) > 0:
             self.first_step_s = now - self._started_at
         return [*seen, *self._advance(now)]
+
+    def _count(self, node: Node) -> None:
+        self.tally.note_counters(node, leads=self._groups.is_led_by(node.name))
 
     def _note_lag(self, node: Node) -> None:
         """How many updates the weights that an actor acts with lack; unknown across generations."""
@@ -391,7 +396,7 @@ class HubState:
         if not node.has_left:
             node.has_left = self._has_settled = True
             node.note_counters(goodbye.counters)
-            self.tally.note_counters(node)
+            self._count(node)
             self.tally.note_gone(node, in_order=goodbye.error is None)
             node.state, node.waiting_for = "ended" if goodbye.error is None else "failed", None
             seen += self._note_learner_gone(node.name, "has failed" if goodbye.error else "has left")

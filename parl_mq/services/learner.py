@@ -74,7 +74,7 @@ async def serve(options: NodeOptions, directory: Path, stop: StopSignal) -> int:
                 node = LearnerNode(link, work, stop, learner, config, directory / CHECKPOINTS, device)
                 with meeting_point(config, options.hub) as point:
                     store = None if point is None else point.address
-                    rendezvous = Rendezvous(link, device=str(device), host=own_address(options.hub), store=store)
+                    rendezvous = Rendezvous(link, stop, device=str(device), host=own_address(options.hub), store=store)
                     await node.run(rendezvous, source, network, welcome, spec)
         return EXIT_OK
     finally:
@@ -287,6 +287,7 @@ class LearnerNode:
         self._num_unsaved = 0
         self._group: LearnerGroup | None = None
         self._told_reason = ""
+        self._has_joined = False
         self._samples: SampleSource | None = None
 
     async def run(
@@ -309,14 +310,16 @@ class LearnerNode:
                 except* GroupBroken as broken:
                     reason = self._told_reason or str(first_cause(broken))  # the hub knows who it was
             if self._samples is not None:
-                await self._finish(self._samples, source)
+                await self._finish(self._samples, source, leads=self._leads(rendezvous))
             for task in background:
                 task.cancel()
 
     async def _next_group(self, rendezvous: Rendezvous, reason: str) -> GroupFormed | None:
-        """The group that this learner is in next; None at the stop."""
-        self._link.status.counters.pop("learner_group", None)
-        return await self._stop.wait_for(rendezvous.next_group(updates=self._learner.num_updates, reason=reason))
+        """The group that this learner is in next; None at the stop, unless it was formed before."""
+        for name in ("learner_group", *OF_GROUP):  # of the group that is over
+            self._link.status.counters.pop(name, None)
+        ready = rendezvous.next_group(updates=self._learner.num_updates, reason=reason)
+        return await self._stop.wait_for(ready) or rendezvous.take_formed()  # which the hub counts on at the end
 
     @contextlib.asynccontextmanager
     async def _in_group(self, formed: GroupFormed, rendezvous: Rendezvous) -> AsyncIterator[None]:
@@ -325,13 +328,16 @@ class LearnerNode:
         Raises:
             GroupBroken: the group is over, though not at the stop; in an exception group.
         """
-        self._told_reason = ""
+        self._told_reason, self._has_joined = "", False
         group = self._group = LearnerGroup(_place(formed), host=rendezvous.host, device=self._device)
+        if group.size > 1:  # the hub answers where it knows better
+            self._link.status.counters["learner_group"] = formed.generation
         try:
             async with asyncio.TaskGroup() as tasks:
                 watching = tasks.create_task(self._watch(group, rendezvous))
                 await self._work(group.meet)
                 await self._work(self._learner.join, group, formed.generation)
+                self._has_joined = True
                 yield
                 watching.cancel()
         finally:
@@ -353,11 +359,7 @@ class LearnerNode:
         if self._is_first:
             counters["updates_total"] = num_updates
             source.publish(await self._work(self._learner.publish))
-        else:
-            for name in OF_GROUP:  # of a group in which it was first
-                counters.pop(name, None)
         if self._group is not None and self._group.size > 1:
-            counters["learner_group"] = self._group.place.generation
             log.info("rank %d of %d: going on after %d updates", self._group.rank, self._group.size, num_updates)
 
     async def _attach(self, network: Network, welcome: Welcome, spec: TableSpec) -> SampleSource | None:
@@ -375,6 +377,15 @@ class LearnerNode:
     def _is_first(self) -> bool:
         """Whether this learner speaks for its group."""
         return self._group is None or self._group.rank == 0
+
+    def _leads(self, rendezvous: Rendezvous) -> bool:
+        """Whether the state that it holds is the run's last one: where its group ended before the stop, others go on.
+
+        Of a group that has not begun it is the state that all were about to begin with.
+        """
+        if self._group is None or rendezvous.has_ended(self._group.place.generation):
+            return False
+        return self._group.rank == (0 if self._has_joined else self._group.place.source)
 
     async def _train(self, samples: SampleSource, source: WeightsSource) -> None:
         """Keeps the work thread supplied: while it learns from some batches, the next ones already wait for it.
@@ -443,11 +454,11 @@ class LearnerNode:
         self._is_waiting = False
         return [] if first is None else [first, *samples.ready_batches()]
 
-    async def _finish(self, samples: SampleSource, source: WeightsSource) -> None:
+    async def _finish(self, samples: SampleSource, source: WeightsSource, *, leads: bool) -> None:
         """The checkpoint comes first: the hub may be gone, and is then waited for in vain."""
         self._link.status.works("finishing")
         samples.send_last_priorities()
-        if not self._is_first:
+        if not leads:
             return
         self._link.status.counters["updates_total"] = self._learner.num_updates
         last = await self._work(self._learner.publish)

@@ -44,6 +44,19 @@ class LearnerGroups:
         self._ready: dict[str, LearnerReady] = {}
         self._missing: dict[str, str] = {}
         self._formed: dict[str, GroupFormed] = {}
+        self._first = self.members[0] if self.members else None
+
+    def is_led_by(self, name: str) -> bool:
+        """Whether this learner tells how far the run is: rank 0 of the newest group does, also when that is over."""
+        return self._first in (None, name)
+
+    def note_at_work(self, node: Node, generation: float) -> list[tuple[Node, Message]]:
+        """A learner says in which group it is; where that one is over, it has not heard so."""
+        is_at_work = node.name in self.members and generation == self.generation
+        if is_at_work or not 1 <= generation <= self.generation:
+            return []
+        reason = f"it went on without {node.name}, or has ended"
+        return [(node, GroupEnded(generation=int(generation), reason=reason))]
 
     def note_ready(self, node: Node, ready: LearnerReady, now: float) -> list[tuple[Node, Message]]:
         """A learner can begin; where it is in the newest group, that one is over."""
@@ -61,7 +74,7 @@ class LearnerGroups:
         self._ready.pop(name, None)
         if name not in self.members:
             return []
-        return self._end(f"{name} {how}", but=name, how=how)
+        return self._end(f"{name} {how}", but=name, lost=(name, how))
 
     def tick(self, now: float) -> list[tuple[Node, Message]]:
         """To be called a few times a second: ends a group of which one is silent, and forms the next."""
@@ -69,7 +82,7 @@ class LearnerGroups:
         for node in self._nodes(self.members):
             if (silent_s := now - node.heard_at) > self._silence_limit_s and self._size > 1:
                 how = f"has given no sign of life for {silent_s:.0f} s"
-                outgoing += self._end(f"{node.name} {how}", but=node.name, how=how)
+                outgoing += self._end(f"{node.name} {how}", but=None, lost=(node.name, how))
         return [*outgoing, *self._form(now)]
 
     def wind_up(self, now: float) -> list[tuple[Node, Message]]:
@@ -98,6 +111,7 @@ class LearnerGroups:
         ready = [self._ready.pop(node.name) for node in chosen]
         self.generation += 1
         self.members = tuple(node.name for node in chosen)
+        self._first = self.members[0]
         self._missing = {}
         common = GroupFormed(
             generation=self.generation,
@@ -119,12 +133,15 @@ class LearnerGroups:
             del self._ready[node.name]
         return [(node, _unreachable(node, hidden)) for node in strangers if hidden is not None]
 
-    def _end(self, reason: str, *, but: str, how: str | None = None) -> list[tuple[Node, Message]]:
-        """Tells all `but` the one that is at fault, or has said so itself; `how` it was lost, where it was."""
-        others = [node for node in self._nodes(self.members) if node.name != but]
-        self._missing = {node.name: "" for node in others} | ({} if how is None else {but: how})
+    def _end(self, reason: str, *, but: str | None, lost: tuple[str, str] | None = None) -> list[tuple[Node, Message]]:
+        """Tells all `but` the one that is gone, or has said so itself; who was `lost`, and how.
+
+        One that is silent is told too: it may wake up.
+        """
+        told = [node for node in self._nodes(self.members) if node.name != but]
+        self._missing = {node.name: "" for node in told} | ({} if lost is None else dict([lost]))
         self.members, self._formed = (), {}
-        return [(node, GroupEnded(generation=self.generation, reason=reason[:2000])) for node in others]
+        return [(node, GroupEnded(generation=self.generation, reason=reason[:2000])) for node in told]
 
     def _tell_waiting(self, name: str) -> list[tuple[Node, Message]]:
         nodes = self._nodes([name] if name in self._ready else [])

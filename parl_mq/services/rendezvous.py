@@ -9,6 +9,7 @@ import socket
 from typing import Final
 
 from parl_mq.services.hub_link import HubLink
+from parl_mq.services.runtime import StopSignal
 from parl_mq.wire.messages import GroupEnded, GroupFormed, GroupWaiting, LearnerReady
 
 REPEAT_S: Final = 1.0
@@ -25,36 +26,41 @@ class Rendezvous:
         host: this machine's address for other learners.
     """
 
-    def __init__(self, link: HubLink, *, device: str, host: str = LOOPBACK, store: tuple[str, int] | None) -> None:
+    def __init__(
+        self, link: HubLink, stop: StopSignal, *, device: str, host: str = LOOPBACK, store: tuple[str, int] | None
+    ) -> None:
         """Hears what the hub says from now on.
 
         Args:
             link: to the hub.
+            stop: of this node.
             device: that the learner computes on.
             host: see above.
             store: where it would let a group meet; None where none needs that.
         """
         self.host = host
         self._link = link
+        self._stop = stop
         self._device = device
         self._store = store
-        self._formed: asyncio.Queue[GroupFormed] = asyncio.Queue(1)
-        self._generation = 0
-        self._ended: dict[int, str] = {}
+        self._formed: GroupFormed | None = None
+        self._has_formed = asyncio.Event()
+        self._heard_of = self._joined = 0
+        self._ended, self._end_reason = 0, ""
         self._has_ended = asyncio.Event()
         self._waiting_for = "the hub to form a group of learners"
         self._reason = ""
         link.on_group = self._hear
 
     async def next_group(self, *, updates: int, reason: str = "") -> GroupFormed:
-        """Says that this learner is ready until it is in a new group.
+        """Says that this learner is ready until it is in a new group, the newest one that is not over.
 
         Args:
             updates: in the state that it holds.
             reason: why its last group is over.
         """
         ready = LearnerReady(
-            generation=self._generation, updates=updates, device=self._device, store=self._store, reason=reason[:2000]
+            generation=self._joined, updates=updates, device=self._device, store=self._store, reason=reason[:2000]
         )
         self._reason = reason
         while True:
@@ -62,30 +68,55 @@ class Rendezvous:
             self._link.status.waits(lambda: self._waiting_for)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(REPEAT_S):
-                    return await self._formed.get()
+                    await self._has_formed.wait()
+            if (formed := self.take_formed()) is not None:
+                return formed
+
+    def take_formed(self) -> GroupFormed | None:
+        """The group that the hub has formed for this learner, if there is one that is not over."""
+        formed, self._formed = self._formed, None
+        self._has_formed.clear()
+        if formed is not None:
+            self._joined = formed.generation
+        return formed
 
     async def ended(self, generation: int) -> str:
         """Waits until the hub says that this group is over; the reason."""
-        while generation not in self._ended:
+        while not self.has_ended(generation):
             self._has_ended.clear()
             await self._has_ended.wait()
-        return self._ended[generation]
+        return self._end_reason
+
+    def has_ended(self, generation: int) -> bool:
+        """Whether this group is over for the hub, as it has said before the stop: others may be at work since."""
+        return generation <= self._ended
 
     def _hear(self, message: GroupFormed | GroupWaiting | GroupEnded) -> None:
         match message:
             case GroupFormed():
-                if message.generation > self._generation:
+                if message.generation > self._heard_of:
                     self._tell_reason()
-                    self._generation = message.generation
-                    self._formed.put_nowait(message)
+                    self._end(self._heard_of, "another group has been formed")
+                    self._heard_of, self._formed = message.generation, message
+                    self._has_formed.set()
             case GroupWaiting():
+                self._end(self._joined, "the hub has this learner in no group")
                 if message.reason != self._waiting_for:
                     log.info("waiting for %s", message.reason)
                 self._waiting_for = message.reason
                 self._tell_reason()
             case GroupEnded():
-                self._ended = {message.generation: message.reason}
-                self._has_ended.set()
+                self._end(message.generation, message.reason)
+
+    def _end(self, generation: int, reason: str) -> None:
+        """This group and all before it are over; at the stop every group ends, and none goes on without this learner."""
+        if generation <= self._ended or self._stop.is_set():
+            return
+        self._ended, self._end_reason = generation, reason
+        self._has_ended.set()
+        if self._formed is not None and self._formed.generation <= generation:
+            self._formed = None
+            self._has_formed.clear()
 
     def _tell_reason(self) -> None:
         """Only now that the hub answers: at the run's end groups break without any consequence."""

@@ -631,6 +631,39 @@ def test_a_learner_that_went_back_to_its_checkpoint_has_lost_the_updates_since(c
     assert (crew.tally.num_updates, crew.figures()["lost_updates_total"]) == (70, 30)
 
 
+def test_updates_are_those_of_the_group_at_work_whatever_the_first_of_an_earlier_one_still_says():
+    state = hub_state("learner.num_learners=2", "learner.silence_limit_s=10", "stop.max_updates=2000")
+    for name in ("learner-0", "learner-1", "learner-2"):
+        ready(state, join(state, "learner", name))
+    beat(state, b"learner-0", updates_total=500, skipped_updates_total=5, learner_group=1)
+    for peer in (b"learner-1", b"learner-2"):
+        beat(state, peer, now=10.0)
+    for second in range(1, 12):
+        state.tick(float(second))
+    ready(state, b"learner-1", generation=1, updates=500, now=11.0)
+    beat(state, b"learner-1", now=12.0, updates_total=600, skipped_updates_total=6, learner_group=2)
+    told = beat(state, b"learner-0", now=13.0, updates_total=500, skipped_updates_total=5, learner_group=1)
+    assert [(peer, ended.generation) for peer, ended in of_kind(told, GroupEnded)] == [(b"learner-0", 1)]
+    assert (state.tally.num_updates, state.tally.num_lost_updates) == (600, 0)
+    assert state.figures()["skipped_updates_total"] == 6
+    state.handle(b"learner-0", Goodbye(counters={"updates_total": 500}), 14.0)
+    assert state.tally.num_updates == 600
+
+
+def test_skipped_updates_are_those_of_the_state_that_is_learned_on(crew):
+    beat(crew, b"learner-0", updates_total=100, skipped_updates_total=5)
+    crew.handle(b"new", hello("learner", epoch=2), 1.0)
+    crew.note_unreachable(b"learner-0", 1.0)
+    beat(crew, b"new", updates_total=100, skipped_updates_total=5)  # its checkpoint holds them
+    assert crew.figures()["skipped_updates_total"] == 5
+    resumed = hub_state(before=crew.memory(2.0), started_at=50.0)
+    peer = join(resumed, "learner", epoch=3)
+    beat(resumed, peer, updates_total=100)
+    assert resumed.tally.sum("skipped_updates_total") == 5
+    beat(resumed, peer, updates_total=101, skipped_updates_total=6)
+    assert resumed.figures()["skipped_updates_total"] == 6
+
+
 def test_nobody_is_silent_while_the_hub_itself_is_away(crew):
     crew.tick(1.0)
     crew.tick(9.0)

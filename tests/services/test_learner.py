@@ -367,13 +367,22 @@ class Rendezvous:
         self.asked = []
         self.formed = asyncio.Queue()
         self.is_over = asyncio.Queue()
+        self.last_over = 0
 
     async def next_group(self, *, updates, reason):
         self.asked.append((updates, reason))
         return await self.formed.get()
 
     async def ended(self, generation):
-        return await self.is_over.get()
+        reason = await self.is_over.get()
+        self.last_over = generation
+        return reason
+
+    def has_ended(self, generation):
+        return generation <= self.last_over
+
+    def take_formed(self):
+        return None if self.formed.empty() else self.formed.get_nowait()
 
 
 class Shared(Trainer):
@@ -478,6 +487,39 @@ async def test_who_was_first_in_a_group_tells_of_no_updates_as_one_of_the_others
     await until(lambda: node.link.status.counters.get("learner_group") == 2)
     assert "updates_total" not in node.link.status.counters
     assert "skipped_updates_total" not in node.link.status.counters
+
+
+async def test_who_waits_for_a_place_tells_of_no_updates_and_leaves_what_others_have_saved(node):
+    node.rendezvous.formed.put_nowait(_formed(1))
+    node.samples.arrive(0)
+    await until(lambda: node.link.status.counters.get("updates_total") == 1)
+    node.rendezvous.is_over.put_nowait("learner-0 has given no sign of life for 11 s")
+    await until(lambda: len(node.rendezvous.asked) == 2)
+    assert node.link.status.counters.keys().isdisjoint({"updates_total", "skipped_updates_total"})
+    save(node.root, Checkpoint(2000, b"of the group at work"), keep=3)
+    node.stop.set("enough")
+    await soon(node.task)
+    assert [path.name for path in node.root.iterdir()] == ["updates-000000002000"]
+    assert node.source.published == [1]
+    assert "updates_total" not in node.link.status.counters
+
+
+@pytest.mark.parametrize(("source", "saved"), [(0, []), (1, ["updates-000000000000"])])
+async def test_of_a_group_that_has_not_begun_at_the_stop_the_state_is_kept_that_it_was_to_begin_with(
+    node, source, saved
+):
+    node.rendezvous.formed.put_nowait(_formed(1))
+    await until(lambda: node.made._samples is not None)
+    node.trainer.join = lambda group, generation: group.broadcast(b"")
+    names, point = ("learner-0", "learner-1"), MeetingPoint("127.0.0.1")
+    second = _formed(2, rank=1, names=names).model_copy(update={"store": point.address, "source": source})
+    node.rendezvous.formed.put_nowait(second)
+    node.rendezvous.is_over.put_nowait("learner-1 has left")
+    await until(lambda: node.link.status.counters.get("learner_group") == 2)
+    node.stop.set("enough")
+    await soon(node.task)
+    assert [path.name for path in node.root.iterdir()] == saved
+    point.close()
 
 
 async def test_no_learner_goes_beyond_the_limit_of_updates_however_many_batches_it_has(node, monkeypatch):

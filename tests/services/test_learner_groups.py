@@ -107,10 +107,31 @@ def test_a_silent_learner_ends_the_group_by_its_name_and_is_in_none_until_it_is_
     run.roster.named("learner-0").heard_at = LIMIT_S
     assert run.tick(LIMIT_S) == {}
     told = run.tick(LIMIT_S + 1)
-    assert told == {"learner-0": GroupEnded(generation=1, reason="learner-1 has given no sign of life for 11 s")}
+    ended = GroupEnded(generation=1, reason="learner-1 has given no sign of life for 11 s")
+    assert told == {"learner-0": ended, "learner-1": ended}  # it may wake up
     run.ready("learner-0", generation=1, now=LIMIT_S + 1)
     assert run.tick(LIMIT_S + 2) == {}
     assert set(run.ready("learner-1", generation=1, now=LIMIT_S + 3)) == {"learner-0", "learner-1"}
+
+
+@pytest.mark.parametrize(
+    ("name", "generation", "is_told"),
+    [
+        ("learner-1", 2, False),
+        ("learner-1", 1, True),
+        ("learner-0", 2, True),
+        ("learner-0", 1, True),
+        ("learner-1", 0, False),
+        ("learner-1", 1e300, False),
+    ],
+)
+def test_who_is_in_a_group_that_is_over_is_told_so(name, generation, is_told):
+    run = Run(generation=1)
+    for other in ("learner-1", "learner-2"):
+        run.ready(other)
+    run.join("learner-0")
+    told = run.groups.note_at_work(run.roster.named(name), generation)
+    assert [message.generation for _, message in told] == ([generation] if is_told else [])
 
 
 def test_no_group_forms_with_a_learner_that_was_ready_and_has_fallen_silent():

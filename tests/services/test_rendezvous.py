@@ -11,6 +11,7 @@ import pytest
 from parl_mq.services import rendezvous as module
 from parl_mq.services.hub_link import NodeStatus
 from parl_mq.services.rendezvous import Rendezvous, own_address
+from parl_mq.services.runtime import StopSignal
 from parl_mq.wire.messages import GroupEnded, GroupFormed, GroupWaiting, LearnerReady
 from tests.services.builders import soon, until
 
@@ -22,8 +23,13 @@ def link():
 
 
 @pytest.fixture
-def rendezvous(link):
-    return Rendezvous(link, device="cpu", store=("127.0.0.1", 5000))
+async def stop():
+    return StopSignal()
+
+
+@pytest.fixture
+def rendezvous(link, stop):
+    return Rendezvous(link, stop, device="cpu", store=("127.0.0.1", 5000))
 
 
 def _formed(generation, rank=0):
@@ -74,6 +80,41 @@ async def test_only_the_end_of_the_group_asked_about_counts(link, rendezvous):
     assert not waiting.done()
     link.on_group(GroupEnded(generation=2, reason="learner-0 has left"))
     assert await soon(waiting) == "learner-0 has left"
+
+
+async def test_what_it_reports_is_the_last_group_that_it_was_in(link, rendezvous):
+    """Not one that ended before it heard of it: for the hub, it would have left the one that was formed since."""
+    link.on_group(_formed(1))
+    link.on_group(GroupEnded(generation=1, reason="learner-0 has given no sign of life for 11 s"))
+    waiting = asyncio.create_task(rendezvous.next_group(updates=0))
+    await until(lambda: link.sent)
+    assert [each.generation for each in link.sent] == [0]
+    assert not waiting.done()
+    link.on_group(_formed(2))
+    link.on_group(_formed(3))
+    assert (await soon(waiting)).generation == 3
+    asyncio.create_task(rendezvous.next_group(updates=0)).cancel()
+
+
+async def test_a_group_is_over_with_the_word_of_a_newer_one_and_with_that_of_having_no_place(link, rendezvous):
+    link.on_group(_formed(1))
+    assert rendezvous.take_formed() == _formed(1)
+    assert not rendezvous.has_ended(1)
+    link.on_group(_formed(2))
+    assert rendezvous.has_ended(1)
+    assert await soon(rendezvous.ended(1)) == "another group has been formed"
+    assert rendezvous.take_formed() == _formed(2)
+    assert not rendezvous.has_ended(2)
+    link.on_group(GroupWaiting(reason="a place in the group"))
+    assert rendezvous.has_ended(2)
+
+
+async def test_no_group_that_the_stop_ends_has_ended_before(link, rendezvous, stop):
+    link.on_group(_formed(1))
+    rendezvous.take_formed()
+    stop.set("enough")
+    link.on_group(GroupEnded(generation=1, reason="learner-1 has left"))
+    assert not rendezvous.has_ended(1)
 
 
 def test_on_one_host_learners_meet_at_the_loopback_address():
