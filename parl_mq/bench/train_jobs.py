@@ -151,7 +151,7 @@ class PeerJob:
     def check(self) -> None:
         """See Job."""
         config = load_config(self.source, overrides=(*self.overrides, f"seed={self.seed}"))
-        wanted = peer_settings(self.system, config, self.kind).recorded(config, self.label)
+        wanted = peer_settings(self.system, config, self.kind).recorded(config, self.label, self.limit_s)
         if self.path.exists():
             _refuse_others(self.path, tomllib.loads(wanted))
 

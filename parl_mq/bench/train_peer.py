@@ -51,8 +51,14 @@ class PeerSettings:
     options: Mapping[str, Any]
     source: str
 
-    def recorded(self, config: RunConfig, label: str) -> str:
-        """The settings as a TOML file that `parl-mq runs` reads."""
+    def recorded(self, config: RunConfig, label: str, limit_s: float) -> str:
+        """The settings as a TOML file that `parl-mq runs` reads.
+
+        Args:
+            config: of the preset.
+            label: of the peer.
+            limit_s: seconds after which the run ends.
+        """
         return tomli_w.dumps(
             {
                 "preset": f"{config.preset}, {label}",
@@ -68,6 +74,7 @@ class PeerSettings:
                 "stop": {
                     **({} if config.stop.target_return is None else {"target_return": config.stop.target_return}),
                     "max_steps": self.total_steps,
+                    "max_seconds": limit_s,
                 },
                 "source": self.source,
             }

@@ -89,7 +89,7 @@ def _train(told: argparse.Namespace, started_at: float) -> None:
     open_peers([told.peer], PEERS)
     config = load_config(told.source, overrides=(*told.set, f"seed={told.seed}"))
     settings = peer_settings(told.peer, config, told.settings)
-    directory = _create(told.run_dir, settings.recorded(config, f"{told.peer} ({told.settings})"))
+    directory = _create(told.run_dir, settings.recorded(config, f"{told.peer} ({told.settings})", told.limit_s))
     judged = config.evaluation
     evaluator = Evaluator(partial(make_vector, config.environment), num_episodes=judged.num_episodes, seed=judged.seed)
     with directory.held():

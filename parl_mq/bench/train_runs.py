@@ -103,8 +103,8 @@ def _rows(system: System, own: System, shared: Params) -> list[Result]:
         _result(measure, system.name, unit, params, [figure(training) for training in system.trainings])
         for measure, (unit, figure) in MEASURES.items()
     ]
-    if system.name != OWN:
-        rows.append(_result("time to target over parl_mq's, same seed", system.name, "x", params, _ratios(system, own)))
+    if system.name != OWN and (ratios := _ratios(system, own)):
+        rows.append(_result("time to target over parl_mq's, same seed", system.name, "x", params, ratios))
     if compared.iqm_return is not None:
         low, high = (compared.iqm_return if end is None else end for end in (compared.low, compared.high))
         measure = "last evaluation: interquartile mean, 95 % band"
@@ -113,10 +113,10 @@ def _rows(system: System, own: System, shared: Params) -> list[Result]:
 
 
 def _ratios(system: System, own: System) -> list[float]:
-    """Of the seeds that parl_mq reached the target with; infinite where the peer did not."""
+    """Of the seeds that either reached the target with; infinite where the peer did not, 0 where parl_mq did not."""
     by_seed = {training.seed: training.to_target_s for training in own.trainings}
     ratios = [training.to_target_s / by_seed[training.seed] for training in system.trainings]
-    return [ratio for ratio in ratios if not math.isnan(ratio) and ratio > 0] or [math.inf]
+    return [ratio for ratio in ratios if not math.isnan(ratio)]
 
 
 def _result(measure: str, name: str, unit: str, params: Params, figures: Sequence[float]) -> Result:

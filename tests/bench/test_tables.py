@@ -121,6 +121,15 @@ def test_a_page_shows_the_results_that_are_kept(name, write_benchmarks):
     assert write_benchmarks.filled(page, write_benchmarks.pages()[path]) == page, "run: python docs/write_benchmarks.py"
 
 
+def test_a_library_that_was_not_compared_seed_by_seed_has_an_empty_cell(write_benchmarks):
+    report = write_benchmarks.read_reports(write_benchmarks.PEERS)["cartpole-best"]
+    compared = "time to target over parl_mq's, same seed"
+    left = tuple(result for result in report.results if (result.system, result.measure) != ("rllib", compared))
+    table = write_benchmarks.results({"x": replace(report, results=left)})["peers x"]()
+    (line,) = [line for line in table.splitlines() if line.startswith("| RLlib")]
+    assert line.endswith("|  |")
+
+
 def test_a_page_without_a_mark_is_refused(write_benchmarks):
     with pytest.raises(ValueError, match="the page has 0 places marked 'tree'"):
         write_benchmarks.filled("nothing", write_benchmarks.benchmarks(write_benchmarks.read_reports()))

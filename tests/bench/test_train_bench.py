@@ -17,9 +17,12 @@ from parl_mq.bench.report import BenchReport, Result, describe_machine
 from parl_mq.bench.tables import grids
 from parl_mq.bench.train import TrainBench, run
 from parl_mq.bench.train_jobs import OwnJob, PeerJob, run_to_end
+from parl_mq.bench.train_peers import peer_settings
 from parl_mq.bench.train_runs import System, Training, results_of
+from parl_mq.config.loader import load_config
 from parl_mq.errors import NodeFailed, UsageError
 from parl_mq.observe.comparison import Comparison
+from parl_mq.observe.files import CHECKPOINTS, CONFIG
 from parl_mq.services.run_directory import RunDirectory
 from tests.observe.recorded import RISING, record, record_ended
 
@@ -53,6 +56,22 @@ def test_peers_are_compared_seed_by_seed():
     peer = system("sb3", training(1, 40.0), training(2, 40.0), training(3, NEVER))
     found = row(results_of([own, peer], {}), "time to target over", "sb3")
     assert (found.median, found.min, found.max) == (4.0, 2.0, NEVER)
+
+
+def test_a_seed_that_parl_mq_alone_missed_counts_for_the_peer():
+    own = system("parl_mq", training(1, 10.0), training(2, NEVER), training(3, NEVER))
+    peer = system("sb3", training(1, 40.0), training(2, 40.0), training(3, 50.0))
+    found = row(results_of([own, peer], {}), "time to target over", "sb3")
+    assert (found.median, found.min, found.max) == (0.0, 0.0, 4.0)
+
+
+def test_seeds_that_both_missed_are_not_compared():
+    own = system("parl_mq", training(1, NEVER), training(2, 20.0))
+    peer = system("sb3", training(1, NEVER), training(2, 40.0))
+    found = row(results_of([own, peer], {}), "time to target over", "sb3")
+    assert (found.median, found.min, found.max) == (2.0, 2.0, 2.0)
+    neither = results_of([system("parl_mq", training(1, NEVER)), system("sb3", training(1, NEVER))], {})
+    assert not [result for result in neither if result.measure.startswith("time to target over")]
 
 
 def test_never_survives_json_and_is_told_in_tables():
@@ -103,6 +122,16 @@ def test_runs_of_other_settings_are_refused_before_anything_starts(folder):
     bench = TrainBench("cartpole-dqn", ("replay.kind=uniform",), num_seeds=1, directory=Path("here"))
     with pytest.raises(UsageError, match=r"other settings \(replay.kind = 'prioritized'\); name another --directory"):
         run(bench, print)
+
+
+def test_a_peers_run_that_had_another_limit_is_refused(folder):
+    job = PeerJob("cartpole-dqn", (), 1, folder, "sb3", "equal", 10.0)
+    config = load_config("cartpole-dqn", overrides=("seed=1",))
+    (job.path / CHECKPOINTS).mkdir(parents=True)
+    (job.path / CONFIG).write_text(peer_settings("sb3", config, "equal").recorded(config, job.label, 10.0))
+    job.check()
+    with pytest.raises(UsageError, match=r"other settings \(stop.max_seconds = 10.0\); name another --directory"):
+        replace(job, limit_s=20.0).check()
 
 
 def test_a_run_that_was_cut_off_is_resumed(folder):

@@ -51,7 +51,7 @@ def make_run(tmp_path):
         config = load_config("cartpole-dqn", overrides=["evaluation.num_episodes=3", *overrides], environ={})
         settings = PeerSettings("dqn", 4, total_steps, 100, {"learning_rate": 0.5}, "nowhere")
         (tmp_path / CHECKPOINTS).mkdir()
-        (tmp_path / CONFIG).write_text(settings.recorded(config, "peer (best)"))
+        (tmp_path / CONFIG).write_text(settings.recorded(config, "peer (best)", limit_s))
         judge = Evaluator(partial(make_vector, config.environment), num_episodes=3, seed=config.evaluation.seed)
         directory = RunDirectory(tmp_path)
         run = PeerRun(directory, config, settings, judge, started_at=90.0, limit_s=limit_s, clock=Clock())
@@ -125,9 +125,9 @@ KNOWN = [
 def test_what_peers_are_measured_at_is_recorded_in_full(peer, kind, preset):
     config = load_config(preset, environ={})
     settings = peer_settings(peer, config, kind)
-    recorded = tomllib.loads(settings.recorded(config, "label"))
+    recorded = tomllib.loads(settings.recorded(config, "label", 90.0))
     assert recorded["environment"]["id"] == config.environment.id
-    assert recorded["stop"]["max_steps"] == settings.total_steps
+    assert (recorded["stop"]["max_steps"], recorded["stop"]["max_seconds"]) == (settings.total_steps, 90.0)
     assert recorded["algorithm"] == {"name": config.algorithm.name, **settings.options}
     assert recorded["source"]
 
