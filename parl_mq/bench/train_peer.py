@@ -81,9 +81,14 @@ class PeerSettings:
         )
 
 
+def rows_of_update(config: RunConfig) -> int:
+    """Rows of one update of parl_mq, whose learners may draw a batch each."""
+    return config.learner.num_learners * config.learner_batch_size
+
+
 def steps_of_updates(config: RunConfig, updates: float) -> int:
     """Environment steps that a run of parl_mq makes for so many updates; at least 1."""
-    return max(1, round(updates * config.algorithm.batch_size / config.replay.samples_per_insert))
+    return max(1, round(updates * rows_of_update(config) / config.replay.samples_per_insert))
 
 
 def published(peer: str, tuned: Mapping[tuple[str, str], Mapping[str, Any]], config: RunConfig) -> dict[str, Any]:
@@ -108,7 +113,7 @@ def replay_and_network(config: RunConfig) -> dict[str, Any]:
     """The preset's batches, replay, returns and network, by the names that its own settings have."""
     algorithm, replay = config.algorithm, config.replay
     return {
-        "batch_size": algorithm.batch_size,
+        "batch_size": rows_of_update(config),
         "buffer_size": replay.buffer_size,
         "learning_starts": replay.learning_starts,
         "prioritized": replay.kind == "prioritized",

@@ -18,6 +18,7 @@ from parl_mq.bench.train_peer import (
     PeerRun,
     PeerSettings,
     published,
+    rows_of_update,
     steps_of_updates,
     target_moves,
 )
@@ -141,7 +142,7 @@ def _equal(config: RunConfig) -> PeerSettings:
     prioritized = {"type": "PrioritizedEpisodeReplayBuffer", "alpha": replay.alpha, "beta": replay.beta}
     kept = prioritized if replay.kind == "prioritized" else {"type": "EpisodeReplayBuffer"}
     training = {
-        "train_batch_size_per_learner": algorithm.batch_size,
+        "train_batch_size_per_learner": rows_of_update(config),
         "gamma": algorithm.gamma,
         "n_step": algorithm.n_step,
         "training_intensity": replay.samples_per_insert,
@@ -165,7 +166,7 @@ def _equal(config: RunConfig) -> PeerSettings:
 
 
 def _dqn_options(config: RunConfig, num_envs: int) -> dict[str, Any]:
-    updates = num_envs * config.replay.samples_per_insert / config.algorithm.batch_size  # of a vector step
+    updates = num_envs * config.replay.samples_per_insert / rows_of_update(config)  # of a vector step
     moves = updates / config.value_of("algorithm.target_update_interval")
     tau, interval = target_moves(config.value_of("algorithm.tau"), moves, num_envs)
     return {

@@ -16,6 +16,7 @@ from parl_mq.bench.train_peer import (
     PeerRun,
     PeerSettings,
     published,
+    rows_of_update,
     steps_of_updates,
     target_moves,
 )
@@ -123,7 +124,7 @@ def _equal(config: RunConfig) -> PeerSettings:
         "learning_rate": algorithm.learning_rate,
         "buffer_size": replay.buffer_size,
         "learning_starts": replay.learning_starts,
-        "batch_size": algorithm.batch_size,
+        "batch_size": rows_of_update(config),
         "gamma": algorithm.gamma,
         "n_steps": algorithm.n_step,
         "net_arch": list(config.value_of("algorithm.hidden_sizes")),
@@ -140,7 +141,7 @@ def _equal(config: RunConfig) -> PeerSettings:
 
 def _updates(config: RunConfig, num_envs: int) -> tuple[int, int]:
     """(vector steps between two trainings, gradient steps of each), for the preset's updates for each step."""
-    for_each = num_envs * config.replay.samples_per_insert / config.algorithm.batch_size
+    for_each = num_envs * config.replay.samples_per_insert / rows_of_update(config)
     return (1, round(for_each)) if for_each >= 1 else (round(1 / for_each), 1)
 
 

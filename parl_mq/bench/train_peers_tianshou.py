@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+import numpy as np
+
 from parl_mq.bench.train_peer import (
     EQUAL_STEPS,
     EVALUATIONS,
@@ -14,6 +16,7 @@ from parl_mq.bench.train_peer import (
     PeerSettings,
     published,
     replay_and_network,
+    rows_of_update,
     sac_options,
     steps_of_updates,
 )
@@ -24,35 +27,43 @@ REPOSITORY: Final = "https://github.com/thu-ml/tianshou/blob/master"
 
 TUNED: Final[Mapping[tuple[str, str], Mapping[str, Any]]] = {
     ("dqn", "CartPole-v1"): {
-        "total_steps": 200_000, "num_envs": 8, "collect": 8, "updates_per_step": 0.125, "batch_size": 64,
-        "buffer_size": 20_000, "learning_starts": 64, "prioritized": True, "alpha": 0.6, "beta": 0.4,
-        "learning_rate": 1e-3, "gamma": 0.95, "n_step": 3, "target_update_freq": 320,
-        "hidden_sizes": [128, 128, 128, 128], "is_dueling": False, "epsilon": 0.1, "epsilon_decay": 0.0,
-        "source": "test/discrete/test_dqn.py",
+        "total_steps": 200_000, "num_envs": 10, "collect": 10, "updates_per_step": 0.1, "batch_size": 64,
+        "buffer_size": 20_000, "learning_starts": 640, "starts_at_random": False, "prioritized": True, "alpha": 0.6,
+        "beta": 0.4, "learning_rate": 1e-3, "gamma": 0.95, "n_step": 3, "target_update_freq": 320,
+        "hidden_sizes": [128, 128, 128, 128], "is_dueling": False, "epsilon": [[10_000, 0.1], [50_000, 0.01]],
+        "epsilon_decay": 0.0, "source": "test/discrete/test_dqn.py",
     },
     ("dqn", "LunarLander-v3"): {
         "total_steps": 800_000, "num_envs": 16, "collect": 16, "updates_per_step": 0.0625, "batch_size": 128,
-        "buffer_size": 100_000, "learning_starts": 128, "prioritized": False, "alpha": 0.0, "beta": 0.0,
-        "learning_rate": 0.013, "gamma": 0.99, "n_step": 4, "target_update_freq": 500,
-        "hidden_sizes": [128, 128], "is_dueling": True, "epsilon": 0.73, "epsilon_decay": 5e-6,
+        "buffer_size": 100_000, "learning_starts": 2_048, "starts_at_random": False, "prioritized": False, "alpha": 0.0,
+        "beta": 0.0, "learning_rate": 0.013, "gamma": 0.99, "n_step": 4, "target_update_freq": 500,
+        "hidden_sizes": [128, 128], "is_dueling": True, "epsilon": [[0, 0.73]], "epsilon_decay": 5e-6,
         "source": "examples/box2d/lunarlander_dqn.py",
     },
     ("sac", "Pendulum-v1"): {
         "total_steps": 240_000, "num_envs": 10, "collect": 10, "updates_per_step": 0.1, "batch_size": 128,
-        "buffer_size": 20_000, "learning_starts": 0, "prioritized": False, "alpha": 0.0, "beta": 0.0,
-        "learning_rate": 1e-3, "actor_learning_rate": 1e-3, "temperature_learning_rate": 3e-4, "gamma": 0.99,
-        "n_step": 3, "tau": 0.005, "hidden_sizes": [128, 128], "temperature": 1.0, "learns_temperature": True,
-        "source": "test/continuous/test_sac_with_il.py",
+        "buffer_size": 20_000, "learning_starts": 0, "starts_at_random": True, "prioritized": False, "alpha": 0.0,
+        "beta": 0.0, "learning_rate": 1e-3, "actor_learning_rate": 1e-3, "temperature_learning_rate": 3e-4,
+        "gamma": 0.99, "n_step": 3, "tau": 0.005, "hidden_sizes": [128, 128], "temperature": 1.0,
+        "learns_temperature": True, "source": "test/continuous/test_sac_with_il.py",
     },
     ("sac", "HalfCheetah-v5"): {
         "total_steps": 1_000_000, "num_envs": 1, "collect": 1, "updates_per_step": 1.0, "batch_size": 256,
-        "buffer_size": 1_000_000, "learning_starts": 10_000, "prioritized": False, "alpha": 0.0, "beta": 0.0,
-        "learning_rate": 1e-3, "actor_learning_rate": 1e-3, "temperature_learning_rate": 3e-4, "gamma": 0.99,
-        "n_step": 1, "tau": 0.005, "hidden_sizes": [256, 256], "temperature": 0.2, "learns_temperature": False,
-        "source": "examples/mujoco/mujoco_sac.py",
+        "buffer_size": 1_000_000, "learning_starts": 10_000, "starts_at_random": True, "prioritized": False,
+        "alpha": 0.0, "beta": 0.0, "learning_rate": 1e-3, "actor_learning_rate": 1e-3,
+        "temperature_learning_rate": 3e-4, "gamma": 0.99, "n_step": 1, "tau": 0.005, "hidden_sizes": [256, 256],
+        "temperature": 0.2, "learns_temperature": False, "source": "examples/mujoco/mujoco_sac.py",
     },
 }  # fmt: skip
-"""(algorithm, environment) -> settings of Tianshou's own scripts, of environments that differ in version at most."""
+"""(algorithm, environment) -> settings of Tianshou's own scripts, of environments that differ in version at most.
+
+`epsilon` are [environment step, value] points with lines between them, of which `epsilon_decay` takes a part at each
+step.
+"""
+MOST_STEPS: Final = 10_000
+"""Between two evaluations with published settings: its scripts go on for many times the steps that a target takes."""
+LEAST_EPSILON: Final = 0.01
+"""Where its scripts end."""
 
 
 def settings_of(config: RunConfig, kind: Kind) -> PeerSettings:
@@ -66,11 +77,11 @@ def settings_of(config: RunConfig, kind: Kind) -> PeerSettings:
 def train(run: PeerRun) -> None:
     """See PeerModule."""
     import gymnasium
-    import numpy as np
     import torch
     from tianshou.data import Collector
     from tianshou.env import DummyVectorEnv
     from tianshou.trainer import OffPolicyTrainerParams
+    from tianshou.utils.torch_utils import policy_within_training_step
 
     environment, options, seed = run.config.environment, run.settings.options, run.config.seed
     np.random.seed(seed)  # the peer draws from this stream
@@ -87,7 +98,8 @@ def train(run: PeerRun) -> None:
     collector.reset()
     run.begin()
     filling = -(-max(options["learning_starts"], options["batch_size"]) // run.settings.num_envs)
-    collector.collect(n_step=filling * run.settings.num_envs, random=True)
+    with policy_within_training_step(algorithm.policy):  # which explores then
+        collector.collect(n_step=filling * run.settings.num_envs, random=options["starts_at_random"])
     epoch_steps = min(run.settings.evaluate_every, LOOK_EVERY)
     params = OffPolicyTrainerParams(
         training_collector=collector,
@@ -153,7 +165,7 @@ def _dqn(options: Mapping[str, Any], env: Any) -> Any:
         hidden_sizes=sizes,
         dueling_param=(stream, stream) if options["is_dueling"] else None,
     )
-    policy = DiscreteQLearningPolicy(model=net, action_space=env.action_space, eps_training=options["epsilon"])
+    policy = DiscreteQLearningPolicy(model=net, action_space=env.action_space, eps_training=_epsilon_at(options, 0))
     return DQN(
         policy=policy,
         optim=AdamOptimizerFactory(lr=options["learning_rate"]),
@@ -166,9 +178,14 @@ def _dqn(options: Mapping[str, Any], env: Any) -> Any:
 def _epsilon_schedule(algorithm: Any, options: Mapping[str, Any]) -> Callable[[int, int], None]:
     def at(epoch: int, env_step: int) -> None:
         del epoch
-        algorithm.policy.set_eps_training(max(0.01, options["epsilon"] * (1 - options["epsilon_decay"]) ** env_step))
+        algorithm.policy.set_eps_training(_epsilon_at(options, env_step))
 
     return at
+
+
+def _epsilon_at(options: Mapping[str, Any], env_step: int) -> float:
+    epsilon = float(np.interp(env_step, *zip(*options["epsilon"], strict=True)))
+    return max(LEAST_EPSILON, epsilon * (1 - options["epsilon_decay"]) ** env_step)
 
 
 def _sac(options: Mapping[str, Any], env: Any) -> Any:
@@ -213,7 +230,7 @@ def _sac(options: Mapping[str, Any], env: Any) -> Any:
 def _best(config: RunConfig) -> PeerSettings:
     tuned = published("tianshou", TUNED, config)
     num_envs, total, source = tuned.pop("num_envs"), tuned.pop("total_steps"), tuned.pop("source")
-    every = max(1, min(total, 50_000) // EVALUATIONS)
+    every = max(1, min(total // EVALUATIONS, MOST_STEPS))
     return PeerSettings(
         config.algorithm.name, num_envs, config.stop.max_steps or total, every, tuned, f"{REPOSITORY}/{source}"
     )
@@ -225,7 +242,8 @@ def _equal(config: RunConfig) -> PeerSettings:
     num_envs = _envs_with_room(config, collect)
     options = {
         "collect": collect,
-        "updates_per_step": replay.samples_per_insert / algorithm.batch_size,
+        "starts_at_random": True,
+        "updates_per_step": replay.samples_per_insert / rows_of_update(config),
         **replay_and_network(config),
         **(_equal_dqn(config) if algorithm.name == "dqn" else sac_options(config)),
     }
@@ -250,6 +268,6 @@ def _equal_dqn(config: RunConfig) -> dict[str, Any]:
     return {
         "target_update_freq": max(1, round(interval / tau)),
         "is_dueling": False,
-        "epsilon": 0.1,
+        "epsilon": [[0, 0.1]],
         "epsilon_decay": 0.0,
     }

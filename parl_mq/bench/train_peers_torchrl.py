@@ -14,6 +14,7 @@ from parl_mq.bench.train_peer import (
     PeerSettings,
     published,
     replay_and_network,
+    rows_of_update,
     sac_options,
     steps_of_updates,
 )
@@ -241,7 +242,7 @@ def _equal(config: RunConfig) -> PeerSettings:
     collect = num_envs * replay.fragment_length
     options = {
         "collect": collect,
-        "updates": max(1, round(collect * replay.samples_per_insert / algorithm.batch_size)),
+        "updates": max(1, round(collect * replay.samples_per_insert / rows_of_update(config))),
         **replay_and_network(config),
         **(_equal_dqn(config) if algorithm.name == "dqn" else sac_options(config)),
     }

@@ -112,6 +112,23 @@ def test_updates_are_counted_in_steps_of_the_preset():
     assert steps_of_updates(load_config("halfcheetah-sac", environ={}), 10_000) == 10_000
 
 
+def test_a_peer_draws_what_all_learners_of_the_preset_draw():
+    several = [
+        load_config("cartpole-dqn", overrides=["learner.num_learners=2", f"learner.batches={batches}"], environ={})
+        for batches in ("split", "each")
+    ]
+    assert [steps_of_updates(config, 200) for config in several] == [200 * 256 / 8, 200 * 512 / 8]
+    sb3 = [train_peers_sb3.settings_of(config, "equal").options for config in several]
+    assert [(options["batch_size"], options["train_freq"]) for options in sb3] == [(256, 1), (512, 1)]
+    assert [options["gradient_steps"] for options in sb3] == [2, 1]
+    tianshou = [train_peers_tianshou.settings_of(config, "equal").options for config in several]
+    assert [(o["batch_size"], o["updates_per_step"]) for o in tianshou] == [(256, 1 / 32), (512, 1 / 64)]
+    torchrl = [train_peers_torchrl.settings_of(config, "equal").options for config in several]
+    assert [(options["batch_size"], options["updates"]) for options in torchrl] == [(256, 32), (512, 16)]
+    rllib = [train_peers_rllib.settings_of(config, "equal").options["training"] for config in several]
+    assert [options["train_batch_size_per_learner"] for options in rllib] == [256, 512]
+
+
 PRESETS = ("cartpole-dqn", "lunarlander-dqn", "pendulum-sac", "halfcheetah-sac")
 KNOWN = [
     *((peer, kind, preset) for peer in ("sb3", "tianshou") for kind in ("equal", "best") for preset in PRESETS),
@@ -179,6 +196,36 @@ def test_equal_settings_of_tianshou_have_the_presets_ratio_and_replay():
     assert settings.options["updates_per_step"] == 1 / 32
     assert settings.options["prioritized"]
     assert settings.options["target_update_freq"] == 50  # tau 0.02 at every update
+
+
+def test_published_epsilons_of_tianshou_fall_as_its_scripts_let_them():
+    cartpole, lander = (
+        train_peers_tianshou.settings_of(load_config(preset, environ={}), "best").options
+        for preset in ("cartpole-dqn", "lunarlander-dqn")
+    )
+    at = train_peers_tianshou._epsilon_at
+    steps = (0, 10_000, 30_000, 50_000, 200_000)
+    assert [at(cartpole, step) for step in steps] == pytest.approx([0.1, 0.1, 0.055, 0.01, 0.01])
+    assert [at(lander, step) for step in (0, 100_000, 10**7)] == pytest.approx([0.73, 0.73 * (1 - 5e-6) ** 1e5, 0.01])
+
+
+@pytest.mark.parametrize(("preset", "steps"), [("cartpole-dqn", 64 * 10), ("lunarlander-dqn", 128 * 16)])
+def test_published_settings_of_tianshou_begin_with_a_batch_of_each_environment_by_the_policy(preset, steps):
+    options = train_peers_tianshou.settings_of(load_config(preset, environ={}), "best").options
+    assert (options["learning_starts"], options["starts_at_random"]) == (steps, False)
+
+
+def test_where_tianshou_publishes_many_more_steps_than_it_takes_it_is_not_judged_all_the_time():
+    every = {
+        preset: train_peers_tianshou.settings_of(load_config(preset, environ={}), "best").evaluate_every
+        for preset in PRESETS
+    }
+    assert every == {
+        "cartpole-dqn": 5_000,
+        "lunarlander-dqn": 10_000,
+        "pendulum-sac": 6_000,
+        "halfcheetah-sac": 10_000,
+    }
 
 
 def test_equal_settings_of_rllib_have_the_presets_ratio_and_replay_and_move_the_target_as_far():
