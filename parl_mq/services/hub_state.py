@@ -237,6 +237,7 @@ class HubState:
             weights_endpoint=self._addresses.weights_for(peer),
             heartbeat_s=HEARTBEAT_S,
             epoch=node.epoch,
+            host_index=node.host_index,
         )
         stop = self._stop_if_ending(node, is_new=is_new)
         return [(peer, welcome), (peer, self.run_state(peer)), *self._open_table(node), *stop, *told]

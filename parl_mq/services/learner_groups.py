@@ -7,6 +7,7 @@ the place of one that is lost. Those that have the most updates are taken first:
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import Literal
 
@@ -14,6 +15,8 @@ from parl_mq.errors import EXIT_CONFIG
 from parl_mq.net.endpoints import is_private
 from parl_mq.services.roster import Node, Roster
 from parl_mq.wire.messages import GroupEnded, GroupFormed, GroupWaiting, HelloRefused, LearnerReady, Message
+
+log = logging.getLogger("parl_mq")
 
 
 class LearnerGroups:
@@ -168,5 +171,12 @@ def _unreachable(node: Node, hidden: Node) -> HelloRefused:
 def _backend(nodes: list[Node], ready: list[LearnerReady]) -> Literal["gloo", "nccl"]:
     """NCCL wants a GPU of its own for each learner."""
     devices = {(node.hello.host, each.device) for node, each in zip(nodes, ready, strict=True)}
-    has_gpus = all(each.device.startswith("cuda") for each in ready)
-    return "nccl" if has_gpus and len(devices) == len(ready) else "gloo"
+    if not all(each.device.startswith("cuda") for each in ready):
+        return "gloo"
+    if len(devices) < len(ready):
+        where = ", ".join(
+            f"{node.name} {each.device} of {node.hello.host}" for node, each in zip(nodes, ready, strict=True)
+        )
+        log.warning("learners share a GPU, and so average by way of the host's memory (gloo): %s", where)
+        return "gloo"
+    return "nccl"

@@ -34,6 +34,7 @@ class Node:
 
     Attributes:
         peer: its route; None while the hub has not heard of it since its own start.
+        host_index: its index among the nodes of its role on its machine.
         starts: processes of this name so far.
         epochs: given to the processes of this name, the newest last; a clock that was set back makes none go backwards.
         heard_at: time of its last message, s.
@@ -43,6 +44,7 @@ class Node:
     peer: PeerId | None
     hello: Hello
     index: int
+    host_index: int = 0
     starts: int = 1
     heard_at: float = 0.0
     waits_since: float = 0.0
@@ -139,6 +141,7 @@ class Node:
         return {
             "hello": self.hello.model_dump(mode="json"),
             "index": self.index,
+            "host_index": self.host_index,
             "starts": self.starts,
             "epochs": self.epochs,
             "has_left": self.has_left,
@@ -153,6 +156,7 @@ class Node:
             None,
             Hello.model_validate(values["hello"]),
             values["index"],
+            values.get("host_index", 0),
             starts=values["starts"],
             heard_at=now,
             waits_since=now,
@@ -204,7 +208,8 @@ class Roster:
         index = self._free_index(hello) if known is None else known.index
         starts = 1 if known is None else known.starts + 1
         epochs = [] if known is None else [*known.epochs, max(hello.epoch, known.epoch + 1)][-MAX_EPOCHS:]
-        node = Node(peer, hello, index, starts=starts, heard_at=now, waits_since=now, epochs=epochs)
+        host_index = self._host_index(hello, known)
+        node = Node(peer, hello, index, host_index, starts, heard_at=now, waits_since=now, epochs=epochs)
         self._nodes[hello.name] = self._by_peer[peer] = node
         return node, known
 
@@ -225,6 +230,14 @@ class Roster:
         """The hub itself was away for so long: nobody's silence counts."""
         for node in self._nodes.values():
             node.heard_at += seconds
+
+    def _host_index(self, hello: Hello, before: Node | None) -> int:
+        """That of the process before where nobody else has it, else the smallest free one."""
+        others = [node for node in self.living() if (node.role, node.hello.host) == (hello.role, hello.host)]
+        taken = {node.host_index for node in others if node.name != hello.name}
+        if before is not None and before.hello.host == hello.host and before.host_index not in taken:
+            return before.host_index
+        return next(index for index in range(len(taken) + 1) if index not in taken)
 
     def _free_index(self, hello: Hello) -> int:
         """The number at the end of the name where it is free, else the smallest free one."""

@@ -259,6 +259,7 @@ class Welcome(Message):
 
     Attributes:
         index: this node's index among its role, the same after a reconnect.
+        host_index: the same among those of its role on its machine; of two that are there, no two have one.
         config: the run's resolved configuration, without the section `node`.
         generation: of the newest group of learners, for a learner; 0 for other roles.
         incarnation: starts of a node of this name, this one included; random streams depend on it.
@@ -275,6 +276,7 @@ class Welcome(Message):
     weights_endpoint: Text
     heartbeat_s: Annotated[float, Field(gt=0)]
     epoch: Epoch | None = None
+    host_index: NonNegativeInt = 0
 
 
 class HelloRefused(Message):

@@ -147,6 +147,22 @@ def test_indices_count_for_each_role_alone():
     assert [state.handle(role.encode(), hello(role), 0.0)[0][1].index for role in ("actor", "learner")] == [0, 0]
 
 
+def test_learners_of_one_machine_are_counted_apart_from_those_of_others():
+    def index_of(state, name, host, epoch=1):
+        told = state.handle(name.encode(), hello("learner", name, epoch=epoch).model_copy(update={"host": host}), 0.0)
+        return next(message.host_index for _, message in told if isinstance(message, Welcome))
+
+    state = hub_state("learner.num_learners=4")
+    joined = (("learner-a-1", "a"), ("learner-b-1", "b"), ("learner-a-2", "a"), ("learner-b-2", "b"))
+    assert [index_of(state, name, host) for name, host in joined] == [0, 0, 1, 1]
+    assert index_of(state, "learner-b-2", "b") == 1
+    state.handle(b"learner-a-1", Goodbye(error="killed"), 1.0)
+    assert index_of(state, "learner-a-2", "a") == 1
+    state = hub_state("learner.num_learners=4", before=state.memory(2.0))
+    assert index_of(state, "learner-a-3", "a") == 0  # of the place that is free
+    assert index_of(state, "learner-a-1", "a", epoch=2) == 2
+
+
 def test_a_reconnected_node_keeps_its_index_and_is_known_by_its_new_route():
     state = hub_state()
     join(state, "actor", "actor-5")

@@ -228,9 +228,11 @@ def test_learners_whose_addresses_others_reach_meet_across_machines(address):
         (("cuda:0", "cpu"), ("one", "one"), "gloo"),
     ],
 )
-def test_nccl_is_taken_where_each_has_a_gpu_of_its_own(devices, hosts, backend):
+def test_nccl_is_taken_where_each_has_a_gpu_of_its_own(devices, hosts, backend, caplog):
     run = Run()
     for index, (device, host) in enumerate(zip(devices, hosts, strict=True)):
         run.join(f"learner-{index}", host=host)
         told = run.ready(f"learner-{index}", device=device, address="192.0.2.7")
     assert {message.backend for message in told.values()} == {backend}
+    shares = devices[0] == devices[1] and len(set(hosts)) == 1
+    assert ("learners share a GPU" in caplog.text) == shares

@@ -120,6 +120,7 @@ MESSAGES = [
             incarnation=1,
             weights_endpoint="ipc:///run/hub.weights",
             heartbeat_s=1.0,
+            host_index=1,
         ),
         {},
     ),
