@@ -255,7 +255,7 @@ class NodeConfig(Section):
 
     Attributes:
         device: of a learner: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
-        threads: torch threads of a learner; None takes what the machine has left.
+        threads: torch threads of a learner; None: one.
         ring_directory: where replay rings lie; None takes a private folder in shared memory,
             which the end of the machine empties.
         runtime_directory: where ipc sockets lie; None takes a private temporary folder.
