@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 from collections.abc import Iterator
+from typing import Final
 
 import torch
 
 from parl_mq.errors import ConfigError, MemoryRefused
 
+OUT_OF_MEMORY: Final = re.compile(r"out of memory|ALLOC_FAILED|can't allocate memory")
+"""CUDA's libraries and the CPU's allocator raise no error of its own: only the text tells that it was the memory."""
+
 log = logging.getLogger("parl_mq")
 
 
 def choose_device(wanted: str, index: int = 0) -> torch.device:
-    """The device that `node.device` asks for, of learner `index`; `auto` says what it took.
+    """The device that `node.device` asks for, of this machine's learner `index`; `auto` says what it took.
 
     Where no GPU is named, learners take one after the other.
 
@@ -48,12 +53,19 @@ def memory_named(device: torch.device) -> Iterator[None]:
     """
     try:
         yield
-    except torch.OutOfMemoryError as error:
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
         told = str(error).partition(". ")[0]
         raise MemoryRefused(
             f"the memory of {device} is not enough: {told}; lower algorithm.batch_size, make the networks smaller, or "
             f"set node.device to another one of: {devices_there()}"
         ) from error
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Whether torch, or a library that it uses, had not the memory for what was asked of it."""
+    return isinstance(error, torch.OutOfMemoryError) or OUT_OF_MEMORY.search(str(error)) is not None
 
 
 def _gpus() -> list[torch.device]:

@@ -4,7 +4,8 @@ A group is made once and ends when it breaks: any learner that goes ends it for 
 operation for one that hangs as they wait for one that has no batch yet, so no time limit can tell the two apart: who
 knows that a learner hangs calls `abort`, from any thread. Nor does gloo always notice a connection that breaks while an
 operation begins: of 150 groups that were aborted at random moments in a loop of sums, 39 had a learner that waited for
-ever. Such an operation is left to itself when the group is aborted.
+ever. Such an operation is left to itself when the group is aborted. With NCCL nothing can be left to itself, as what
+the device does next stands behind it: who sees that an operation outlasts its abort ends the process.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ import torch
 import torch.distributed
 
 from parl_mq.errors import GroupBroken
+from parl_mq.learn.devices import is_out_of_memory
+from parl_mq.learn.interfaces import interface_of
 
 CONNECT_S: Final = 15.0
 """In which all learners of a group must have met."""
@@ -35,6 +38,14 @@ MEET_AGAIN_S: Final = 0.02
 NO_LIMIT: Final = timedelta(days=365)
 LOOK_AGAIN: Final = timedelta(seconds=0.25)
 """So long an operation is waited for until it is seen whether the group was aborted."""
+
+LOOK_AT_DEVICE_S: Final = 50e-6
+"""The same on a GPU, where a wait with a limit does not exist: a sum takes some tenths of a millisecond."""
+NCCL_SETTINGS: Final = {
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",  # its watchdog would end this process with another
+    "TORCH_NCCL_USE_COMM_NONBLOCKING": "1",  # else no abort ends the wait for one who does not connect
+    "TORCH_NCCL_NONBLOCKING_TIMEOUT": f"{CONNECT_S:.0f}",
+}
 
 C10D: Final[Any] = torch.distributed
 """Its stubs lack half of the names that are used here."""
@@ -48,6 +59,8 @@ class _Processes(Protocol):
     def allreduce(self, tensors: list[torch.Tensor]) -> Any: ...
 
     def broadcast(self, tensors: list[torch.Tensor], options: Any) -> Any: ...
+
+    def eager_connect_single_device(self, device: torch.device) -> None: ...
 
     def abort(self) -> None: ...
 
@@ -99,7 +112,7 @@ class MeetingPoint:
 
 
 class LearnerGroup:
-    """One group; the Averaging of a trainer. All but `abort` belongs to the work thread.
+    """One group; the Averaging of a trainer. All but `abort` and `outlasts_abort_s` belongs to the work thread.
 
     Attributes:
         place: this learner's.
@@ -112,6 +125,7 @@ class LearnerGroup:
         host: str = "127.0.0.1",
         device: torch.device | None = None,
         clock: Callable[[], float] = time.monotonic,
+        gets_on: Callable[[], object] = lambda: None,
     ) -> None:
         """Begins apart from the others; `meet` comes first.
 
@@ -120,13 +134,17 @@ class LearnerGroup:
             host: this machine's address, at which the others reach it.
             device: that this learner computes on; None: the CPU.
             clock: monotonic seconds.
+            gets_on: called now and then while the others are waited for.
         """
         self.place = place
         self._host = host
         self._device = device or torch.device("cpu")
         self._waited_s = 0.0
         self._clock = clock
+        self._gets_on = gets_on
         self._aborted, self._is_stuck = threading.Event(), False
+        self._aborted_at: float | None = None
+        self._is_operating = False
         self._sockets: list[socket.socket] = []
         self._processes: _Processes | None = None
 
@@ -138,7 +156,7 @@ class LearnerGroup:
         """
         if self.size > 1 and self.place.store is not None:
             with self._breaking("did not meet"):
-                self._processes = self._connected(self.place, self.place.store)
+                self._connect(self.place, self.place.store)
 
     @property
     def rank(self) -> int:
@@ -179,8 +197,15 @@ class LearnerGroup:
         waited_s, self._waited_s = self._waited_s, 0.0
         return waited_s
 
+    @property
+    def outlasts_abort_s(self) -> float:
+        """Seconds since the abort for which an operation has gone on all the same; else 0. From any thread."""
+        aborted_at = self._aborted_at
+        return self._clock() - aborted_at if self._is_operating and aborted_at is not None else 0.0
+
     def abort(self) -> None:
         """Ends every operation that waits for others, here and at the others, with GroupBroken. From any thread."""
+        self._aborted_at = self._clock() if self._aborted_at is None else self._aborted_at
         self._aborted.set()
         if self._processes is not None and self.place.backend == "nccl":
             self._processes.abort()
@@ -197,24 +222,29 @@ class LearnerGroup:
         while self._sockets:
             self._sockets.pop().close()
 
-    def _connected(self, place: Place, address: tuple[str, int]) -> _Processes:
+    def _connect(self, place: Place, address: tuple[str, int]) -> None:
         self._until(lambda: _is_reachable(address), "{}:{} could not be reached".format(*address))
         meeting = C10D.PrefixStore(f"group-{place.generation}", _tcp_store(address))
         meeting.set(f"here-{place.rank}", "")
         all_here = [f"here-{rank}" for rank in range(place.size)]
         self._until(lambda: meeting.check(all_here), "not all have come")
         if place.backend == "nccl":
-            return _nccl(meeting, place, self._device)
+            set_up_nccl(self._host)
+            self._processes = _nccl(meeting, place)  # before it connects: an abort is to end that too
+            if self._aborted.is_set():
+                raise RuntimeError("the group was aborted")
+            self._processes.eager_connect_single_device(self._device)  # by itself it takes that of the first operation
+            return
         before = _open_sockets()
-        processes = _gloo(meeting, place, self._host)
+        self._processes = _gloo(meeting, place, self._host)
         self._sockets = [_duplicate(fd) for fd, inode in _open_sockets().items() if before.get(fd) != inode]
         self._sockets = [each for each in self._sockets if _is_connection(each)]
-        return processes
 
     def _until(self, condition: Callable[[], bool], otherwise: str) -> None:
         """Waits until an abort at most, which ends nothing that torch waits for."""
         until = self._clock() + CONNECT_S
         while not condition():
+            self._gets_on()
             if self._aborted.wait(MEET_AGAIN_S):
                 raise RuntimeError("the group was aborted")
             if self._clock() >= until:
@@ -224,11 +254,15 @@ class LearnerGroup:
         """Until it has ended, or the group was aborted and it does not end by that."""
         if self.place.backend == "nccl":
             operation.wait()  # makes the device wait, not the host, which would go on after an abort as after a sum
-            torch.cuda.current_stream(self._device).synchronize()
+            done = torch.cuda.current_stream(self._device).record_event()
+            while not done.query():
+                self._gets_on()
+                time.sleep(LOOK_AT_DEVICE_S)
             if self._aborted.is_set():
                 raise RuntimeError("the group was aborted")
             return
         while True:
+            self._gets_on()
             was_aborted = self._aborted.is_set()
             try:
                 operation.wait(LOOK_AGAIN)
@@ -252,16 +286,19 @@ class LearnerGroup:
 
     @contextlib.contextmanager
     def _breaking(self, what: str) -> Iterator[None]:
-        """Tells the failure of an operation as the group's."""
-        began_at = self._clock()
+        """Tells the failure of an operation as the group's, unless this learner's own device or memory has failed."""
+        began_at, self._is_operating = self._clock(), True
         try:
             if self._aborted.is_set():
                 raise GroupBroken(f"the group of learners of generation {self.place.generation} has ended")
             yield
         except RuntimeError as error:
+            if isinstance(error, torch.AcceleratorError) or is_out_of_memory(error):
+                raise
             others = ", ".join(name for rank, name in enumerate(self.place.names) if rank != self.rank)
             raise GroupBroken(f"{others} {what}: {_first_sentence(error)}") from error
         finally:
+            self._is_operating = False
             self._waited_s += self._clock() - began_at
 
 
@@ -298,15 +335,23 @@ def _gloo(store: Any, place: Place, host: str) -> _Processes:
     return own
 
 
-def _nccl(store: Any, place: Place, device: torch.device) -> _Processes:
-    """Connected at once, on this device; by itself NCCL would take that of the first operation."""
-    os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")  # its watchdog would end this process with another
+def set_up_nccl(host: str) -> None:
+    """Settings that NCCL takes from the environment, where nobody has said others; before the first group.
+
+    Args:
+        host: this machine's address for the others. Of several networks NCCL would take the first by name.
+    """
+    for name, value in NCCL_SETTINGS.items():
+        os.environ.setdefault(name, value)
+    if (interface := interface_of(host)) is not None:
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")
+
+
+def _nccl(store: Any, place: Place) -> _Processes:
     options = C10D.ProcessGroupNCCL.Options()
     options._timeout = NO_LIMIT
-    processes: Any = C10D.ProcessGroupNCCL(store, place.rank, place.size, options)
-    processes.eager_connect_single_device(device)
-    own: _Processes = processes
-    return own
+    processes: _Processes = C10D.ProcessGroupNCCL(store, place.rank, place.size, options)
+    return processes
 
 
 def _open_sockets() -> dict[int, str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, replace
@@ -16,10 +18,10 @@ import torch
 
 from parl_mq.algorithms.registry import load_algorithm
 from parl_mq.config.models import RunConfig
-from parl_mq.errors import EXIT_OK, ConfigError, GroupBroken, SnapshotError
+from parl_mq.errors import EXIT_OK, EXIT_TEMPORARY, ConfigError, GroupBroken, ParlError, SnapshotError
 from parl_mq.learn import checkpoint as checkpoints
 from parl_mq.learn.devices import choose_device, memory_named
-from parl_mq.learn.group import LearnerGroup, MeetingPoint, Place
+from parl_mq.learn.group import CONNECT_S, LearnerGroup, MeetingPoint, Place
 from parl_mq.learn.learner import DrawnRows, Learner, LearnerStep, parallel
 from parl_mq.learn.threads import prepare_training_thread
 from parl_mq.model.snapshot import WeightsSnapshot
@@ -43,6 +45,14 @@ from parl_mq.wire.messages import ChunkWanted, GroupFormed, Weights, WeightsWant
 HAND_OVER_S: Final = 2.0
 """Time that the hub gets to fetch the last version at the end."""
 FIGURES_EVERY_S: Final = 1.0
+MAX_IN_VAIN: Final = 10
+"""Groups in a row that end without an update, and not by the hub's word. Of a learner that fails again and again more
+restarts are counted than this one's own fault would cause."""
+LOOK_AT_WORK_S: Final = 1.0
+OUTLASTS_ABORT_S: Final = CONNECT_S + 5.0
+"""So long the work thread may stay in an operation of a group that is over: connecting is given up by itself."""
+COMPILE_S: Final = 600.0
+"""So long torch.compile may take, which says nothing meanwhile."""
 OF_GROUP: Final = ("updates_total", "skipped_updates_total")
 """Figures that are the same for all learners of a group."""
 MAX_UNDER_WAY: Final = 2
@@ -67,8 +77,8 @@ async def serve(options: NodeOptions, directory: Path, stop: StopSignal) -> int:
             link.status.waits("word of what the rows of the environment hold")
             spec = await stop.wait_for(link.table_spec())
             if spec is not None:
-                device = choose_device("cpu" if config.deterministic else config.node.device, welcome.index)
-                await work(prepare_training_thread, config.node.threads or 1, device)
+                device = choose_device("cpu" if config.deterministic else config.node.device, welcome.host_index)
+                await work(prepare_on, device, config.node.threads or 1)
                 learner = await work(build_learner, config, spec, device, directory / CHECKPOINTS, welcome.run_id)
                 source = WeightsSource(network.connect(welcome.weights_endpoint))
                 node = LearnerNode(link, work, stop, learner, config, directory / CHECKPOINTS, device)
@@ -80,6 +90,16 @@ async def serve(options: NodeOptions, directory: Path, stop: StopSignal) -> int:
     finally:
         work.close()
         network.close()
+
+
+def prepare_on(device: torch.device, num_threads: int) -> None:
+    """Makes the calling thread the one that trains on `device`.
+
+    Raises:
+        MemoryRefused: it has no memory left even for that.
+    """
+    with memory_named(device):
+        prepare_training_thread(num_threads, device)
 
 
 def check_run_directory(directory: Path, run_id: str, hub: str) -> None:
@@ -288,6 +308,8 @@ class LearnerNode:
         self._group: LearnerGroup | None = None
         self._told_reason = ""
         self._has_joined = False
+        self._num_in_vain = 0
+        self._has_learned = False
         self._samples: SampleSource | None = None
 
     async def run(
@@ -295,10 +317,11 @@ class LearnerNode:
     ) -> None:
         """Trains until the stop, in each group from version (g, 0) on; ends with a last version and a checkpoint."""
         async with asyncio.TaskGroup() as tasks:
-            background = [tasks.create_task(source.run())]
+            background = [tasks.create_task(source.run()), tasks.create_task(self._watch_work())]
             self._link.status.links.append(source)
             reason = ""
             while (formed := await self._next_group(rendezvous, reason)) is not None:
+                num_before = self._learner.num_updates
                 try:
                     async with self._in_group(formed, rendezvous):
                         await self._begin(source)
@@ -306,13 +329,39 @@ class LearnerNode:
                             background.append(tasks.create_task(samples.run()))
                             self._samples = samples
                         if self._samples is not None:
+                            self._samples.ask()  # for what was taken as the last group ended, and not learned from
                             await self._train(self._samples, source)
                 except* GroupBroken as broken:
                     reason = self._told_reason or str(first_cause(broken))  # the hub knows who it was
+                    self._note_broken(reason, is_in_vain=self._learner.num_updates == num_before)
             if self._samples is not None:
                 await self._finish(self._samples, source, leads=self._leads(rendezvous))
             for task in background:
                 task.cancel()
+
+    def _note_broken(self, reason: str, *, is_in_vain: bool) -> None:
+        """Ends a learner whose groups break one after the other: it may be its own machine that fails.
+
+        Raises:
+            ParlError: that is so.
+        """
+        self._num_in_vain = self._num_in_vain + 1 if is_in_vain and not self._told_reason else 0
+        if self._num_in_vain >= MAX_IN_VAIN:
+            raise ParlError(
+                f"{self._num_in_vain} groups of learners in a row broke without an update, the last one because "
+                f"{reason}; look whether this machine reaches the others, and for errors of theirs"
+            )
+
+    async def _watch_work(self) -> None:
+        """Ends the process when its work thread hangs: whoever started it starts it again, and nothing else helps."""
+        limit_s = self._config.node.busy_limit_s
+        while True:
+            await asyncio.sleep(LOOK_AT_WORK_S)  # the period itself
+            outlasts_s = 0.0 if self._group is None else self._group.outlasts_abort_s
+            if outlasts_s > OUTLASTS_ABORT_S:
+                _end_process(f"an operation of a group that is over has not ended within {outlasts_s:.0f} s")
+            if (busy_s := self._work.busy_s or 0.0) > limit_s:
+                _end_process(f"its work hangs: for {busy_s:.0f} s nothing got done (node.busy_limit_s = {limit_s:g})")
 
     async def _next_group(self, rendezvous: Rendezvous, reason: str) -> GroupFormed | None:
         """The group that this learner is in next; None at the stop, unless it was formed before."""
@@ -329,20 +378,26 @@ class LearnerNode:
             GroupBroken: the group is over, though not at the stop; in an exception group.
         """
         self._told_reason, self._has_joined = "", False
-        group = self._group = LearnerGroup(_place(formed), host=rendezvous.host, device=self._device)
+        group = self._group = LearnerGroup(
+            _place(formed), host=rendezvous.host, device=self._device, gets_on=self._work.gets_on
+        )
         if group.size > 1:  # the hub answers where it knows better
             self._link.status.counters["learner_group"] = formed.generation
         try:
             async with asyncio.TaskGroup() as tasks:
                 watching = tasks.create_task(self._watch(group, rendezvous))
                 await self._work(group.meet)
-                await self._work(self._learner.join, group, formed.generation)
+                await self._work(self._join, group)
                 self._has_joined = True
                 yield
                 watching.cancel()
         finally:
             group.abort()
             await self._work(group.close)
+
+    def _join(self, group: LearnerGroup) -> None:
+        with memory_named(self._device):
+            self._learner.join(group, group.place.generation)
 
     async def _watch(self, group: LearnerGroup, rendezvous: Rendezvous) -> None:
         """Ends a group whose end the hub tells, and at the stop: the others may have stopped in front of an update."""
@@ -424,20 +479,46 @@ class LearnerNode:
             self._note(samples)
 
     def _learn(self, batches: list[Batch]) -> list[LearnerStep]:
-        """An update for each batch, up to the run's limit: one more would wait for learners that have stopped there."""
+        """An update for each batch, up to the stop or the limit: one more would wait for those who stopped there."""
         depth = self._config.environment.frame_stack
         with self._idle.interrupted(batches[0].reply.held_s):
-            return [self._learned(batch, depth) for batch in batches if not self._has_reached_limit]
+            return [self._learned(batch, depth) for batch in batches if self._may_learn]
 
     @property
     def _has_reached_limit(self) -> bool:
         limit = self._config.stop.max_updates
         return limit is not None and self._learner.num_updates >= limit
 
+    @property
+    def _may_learn(self) -> bool:
+        return not self._has_reached_limit and not self._stop.is_set()
+
     def _learned(self, batch: Batch, depth: int) -> LearnerStep:
-        with memory_named(self._device):
+        self._work.gets_on()
+        with memory_named(self._device), self._compiling():
             step = self._learner.learn(drawn_rows(batch, depth))
+        self._has_learned = True
         return replace(step, published=self._learner.publish()) if batch.reply.ends_round else step
+
+    @contextlib.contextmanager
+    def _compiling(self) -> Iterator[None]:
+        """Says that the work gets on while the first update compiles, for COMPILE_S at most."""
+        if self._has_learned or not self._config.learner.compile:
+            yield
+            return
+        is_done, until = threading.Event(), time.monotonic() + COMPILE_S
+
+        def tell() -> None:
+            while not is_done.wait(LOOK_AT_WORK_S) and time.monotonic() < until:
+                self._work.gets_on()
+
+        telling = threading.Thread(target=tell, name="compiling", daemon=True)
+        telling.start()
+        try:
+            yield
+        finally:
+            is_done.set()
+            telling.join()
 
     async def _next_batches(self, samples: SampleSource) -> list[Batch]:
         """The batches that are there, at least one; none at the stop."""
@@ -512,6 +593,12 @@ class LearnerNode:
         if self._group is not None and self._group.size > 1:
             shares["learner_group_wait_fraction"] = self._group.take_waited_s()
         return {name: min(1.0, seconds / passed_s) for name, seconds in shares.items()}
+
+
+def _end_process(why: str) -> None:
+    """At once: a thread that hangs would be waited for."""
+    log.error("this learner ends, to be started again: %s", why)
+    os._exit(EXIT_TEMPORARY)
 
 
 def _place(formed: GroupFormed) -> Place:

@@ -109,7 +109,7 @@ class Rendezvous:
                 self._end(message.generation, message.reason)
 
     def _end(self, generation: int, reason: str) -> None:
-        """This group and all before it are over; at the stop every group ends, and none goes on without this learner."""
+        """This group and all before it are over; at the stop all groups are, and that none went on says nothing."""
         if generation <= self._ended or self._stop.is_set():
             return
         self._ended, self._end_reason = generation, reason

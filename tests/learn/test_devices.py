@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from parl_mq.errors import ConfigError
-from parl_mq.learn.devices import choose_device, devices_there
+from parl_mq.errors import ConfigError, MemoryRefused
+from parl_mq.learn.devices import choose_device, devices_there, memory_named
 
 
 @pytest.fixture
@@ -47,6 +47,27 @@ def test_auto_says_what_it_took(gpus, caplog):
     gpus(1)
     choose_device("auto")
     assert "training on cuda:0 (card 0)" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+        torch.AcceleratorError("CUDA error: out of memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory"),
+    ],
+)
+def test_memory_that_is_not_enough_is_told_as_such_whoever_notices(error):
+    told = r"the memory of cuda:1 is not enough: .*; lower algorithm\.batch_size"
+    with pytest.raises(MemoryRefused, match=told), memory_named(torch.device("cuda", 1)):
+        raise error
+
+
+def test_other_errors_are_not_about_memory():
+    with pytest.raises(RuntimeError, match="shapes"), memory_named(torch.device("cpu")):
+        raise RuntimeError("shapes do not fit")
 
 
 def test_the_devices_of_this_machine_begin_with_its_cpu():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import socket
 import threading
@@ -193,12 +194,102 @@ def test_on_gpus_an_abort_is_no_sum(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     ended: list[str] = []
     monkeypatch.setattr(group, "_processes", processes)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(synchronize=during_the_sum.pop()))
-    during_the_sum = [group.abort, lambda: None]
+    stream = SimpleNamespace(record_event=lambda: SimpleNamespace(query=lambda: during_the_sum.pop()() is None))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
+    during_the_sum = [group.abort, lambda: "not yet", lambda: None]
     group.sum(torch.ones(1))
     with pytest.raises(GroupBroken, match="learner-1 stopped in the midst of an update"):
         group.sum(torch.ones(1))
     assert ended == ["operations"]
+
+
+def test_on_gpus_an_abort_ends_the_wait_for_one_who_does_not_connect(monkeypatch: pytest.MonkeyPatch) -> None:
+    was_aborted = threading.Event()
+
+    def connects(device: torch.device) -> None:
+        assert was_aborted.wait(PATIENCE_S)
+        raise RuntimeError("NCCL communicator was aborted on rank 0.")
+
+    processes = SimpleNamespace(eager_connect_single_device=connects, abort=was_aborted.set)
+    monkeypatch.setattr(module, "_nccl", lambda store, place: processes)
+    monkeypatch.setattr(module, "set_up_nccl", lambda host: None)
+    point = MeetingPoint("127.0.0.1")
+    names = ("learner-0", "learner-1")
+    groups = [LearnerGroup(Place(1, rank, names, backend="nccl", store=point.address)) for rank in range(2)]
+    with ThreadPoolExecutor(2) as threads:
+        meeting = [threads.submit(each.meet) for each in groups]
+        while any(each._processes is None for each in groups):
+            time.sleep(0.001)
+        groups[0].abort()
+        for each in meeting:
+            assert isinstance(each.exception(PATIENCE_S), GroupBroken)
+    point.close()
+
+
+def test_nccl_is_to_give_up_by_itself_and_to_take_the_network_of_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (*module.NCCL_SETTINGS, "NCCL_SOCKET_IFNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
+    module.set_up_nccl("127.0.0.1")
+    assert {name: os.environ[name] for name in (*module.NCCL_SETTINGS, "NCCL_SOCKET_IFNAME")} == {
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",  # as somebody has said
+        "TORCH_NCCL_USE_COMM_NONBLOCKING": "1",
+        "TORCH_NCCL_NONBLOCKING_TIMEOUT": "15",
+        "NCCL_SOCKET_IFNAME": "=lo",
+    }
+    module.set_up_nccl("192.0.2.255")
+    assert os.environ["NCCL_SOCKET_IFNAME"] == "=lo"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory"),
+        torch.AcceleratorError("CUDA error: an illegal memory access was encountered"),
+        RuntimeError("NCCL error: unhandled cuda error: Failed to CUDA malloc: out of memory"),
+    ],
+)
+def test_what_fails_of_its_own_device_is_not_the_others_fault(error: RuntimeError) -> None:
+    def fails(vectors: list[torch.Tensor]) -> None:
+        raise error
+
+    group = LearnerGroup(Place(1, 0, ("learner-0", "learner-1")))
+    group._processes = SimpleNamespace(allreduce=fails)  # type: ignore[assignment] # no more of it is used
+    with pytest.raises(type(error)) as raised:
+        group.sum(torch.ones(1))
+    assert raised.value is error
+
+
+def test_who_waits_for_another_says_that_it_gets_on(point: MeetingPoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LOOK_AGAIN", timedelta(milliseconds=10))
+    told: list[None] = []
+    with _group(point) as groups, ThreadPoolExecutor(1) as threads:
+        groups[0]._gets_on = lambda: told.append(None)
+        waiting = threads.submit(groups[0].sum, torch.ones(10))
+        while len(told) < 3:
+            time.sleep(0.001)
+        assert not waiting.done()
+        groups[1].sum(torch.ones(10))
+        waiting.result(PATIENCE_S)
+
+
+def test_an_operation_that_outlasts_the_abort_of_its_group_is_noticed() -> None:
+    now, seen = 100.0, []
+
+    def takes_long(vectors: list[torch.Tensor]) -> None:
+        nonlocal now
+        for each in (lambda: None, group.abort, lambda: None):
+            each()
+            now += 7.0
+            seen.append(group.outlasts_abort_s)
+        raise RuntimeError("aborted at last")
+
+    group = LearnerGroup(Place(1, 0, ("learner-0", "learner-1")), clock=lambda: now)
+    group._processes = SimpleNamespace(allreduce=takes_long)  # type: ignore[assignment] # no more of it is used
+    with pytest.raises(GroupBroken, match="aborted at last"):
+        group.sum(torch.ones(1))
+    assert seen == [0.0, 7.0, 14.0]
+    assert group.outlasts_abort_s == 0.0
 
 
 def test_no_other_address_than_the_one_asked_for_is_listened_at(point: MeetingPoint) -> None:

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import os
+import re
 import threading
 import time
 from types import SimpleNamespace
@@ -10,13 +12,21 @@ import numpy as np
 import pytest
 import torch
 
-from parl_mq.errors import ConfigError, GroupBroken, MemoryRefused, ParlError, SnapshotError
+from parl_mq.errors import EXIT_TEMPORARY, ConfigError, GroupBroken, MemoryRefused, ParlError, SnapshotError
 from parl_mq.learn.checkpoint import Checkpoint, save
 from parl_mq.learn.group import CONNECT_S, MeetingPoint
 from parl_mq.learn.learner import LearnerStep
 from parl_mq.net.memory_channel import MemoryNetwork
+from parl_mq.services import learner as module
 from parl_mq.services.hub_link import NodeStatus
-from parl_mq.services.learner import IdleTime, LearnerNode, WeightsSource, build_learner, check_run_directory
+from parl_mq.services.learner import (
+    MAX_IN_VAIN,
+    IdleTime,
+    LearnerNode,
+    WeightsSource,
+    build_learner,
+    check_run_directory,
+)
 from parl_mq.services.run_directory import RunDirectory
 from parl_mq.services.run_memory import RunMemory
 from parl_mq.services.runtime import StopSignal, WorkThread, first_cause
@@ -205,8 +215,10 @@ class Trainer:
         self.may_go_on = threading.Semaphore(0)
         self.has_learnt = threading.Semaphore(0)
         self.fails_at = None
+        self.has_begun = False
 
     def learn(self, rows):
+        self.has_begun = True
         assert self.may_go_on.acquire(timeout=20.0)
         self.num_updates += 1
         self.has_learnt.release()
@@ -281,16 +293,18 @@ async def test_batches_beyond_two_groups_stay_where_they_are_counted_as_prefetch
     await until(lambda: samples.log == ["ask", "ask", 0, "ask"])
 
 
-async def test_at_the_stop_what_is_under_way_is_finished_and_given_back(training):
+async def test_at_the_stop_the_update_under_way_is_finished_and_given_back(training):
     samples, trainer, stop, task = training
-    samples.arrive(0)
+    samples.arrive(0, 1)
     await until(lambda: samples.log == ["ask"])
-    samples.arrive(1)
+    samples.arrive(2)
     await until(lambda: samples.log == ["ask", "ask"])
+    await until(lambda: trainer.has_begun)
     stop.set("enough")
-    trainer.may_go_on.release(2)
+    trainer.may_go_on.release(3)
     await soon(task)
-    assert samples.log == ["ask", "ask", 0, 1]
+    assert samples.log == ["ask", "ask", 0]
+    assert trainer.num_updates == 1
 
 
 async def test_a_stop_ends_the_wait_for_a_batch(training):
@@ -323,6 +337,113 @@ def test_idle_time_is_what_lies_between_works_and_the_limiter_has_its_part_of_it
     assert idle.take() == (0.0, 0.0)
 
 
+async def test_batches_that_a_group_had_taken_when_it_broke_are_asked_for_again(node):
+    node.rendezvous.formed.put_nowait(_formed(1))
+    await until(lambda: node.samples.log == ["ask"])
+    node.samples.arrive(0)
+    node.rendezvous.is_over.put_nowait("learner-1 has left")
+    node.rendezvous.formed.put_nowait(_formed(2))
+    await until(lambda: node.source.published == [1, 2])
+    await until(lambda: node.samples.log.count("ask") >= 2)
+
+
+async def test_groups_that_break_again_and_again_without_an_update_end_the_learner(node):
+    def fails(group, generation):
+        raise GroupBroken("learner-1 stopped while it took up the common state: No route to host")
+
+    node.trainer.join = fails
+    for generation in range(1, MAX_IN_VAIN + 2):
+        node.rendezvous.formed.put_nowait(_formed(generation))
+    with pytest.raises(BaseExceptionGroup) as raised:
+        await soon(node.task)
+    assert isinstance(first_cause(raised.value), ParlError)
+    assert f"{MAX_IN_VAIN} groups of learners in a row broke" in str(first_cause(raised.value))
+    assert "No route to host" in str(first_cause(raised.value))
+    assert node.rendezvous.formed.qsize() == 1
+
+
+async def test_a_group_with_an_update_or_that_the_hub_ends_is_not_in_vain(node):
+    for generation in range(1, 2 * MAX_IN_VAIN):
+        node.rendezvous.formed.put_nowait(_formed(generation))
+        if generation % 2:
+            node.samples.arrive(generation)
+            await until(lambda generation=generation: node.trainer.num_updates == (generation + 1) // 2)
+        node.rendezvous.is_over.put_nowait("learner-1 has left")
+        await until(lambda generation=generation: len(node.rendezvous.asked) == generation + 1)
+    assert not node.task.done()
+
+
+class Ended(BaseException):
+    """In the place of the process's end."""
+
+
+@pytest.fixture
+def ended(monkeypatch):
+    def end(code):
+        raise Ended(code)
+
+    monkeypatch.setattr(os, "_exit", end)
+    monkeypatch.setattr(module, "LOOK_AT_WORK_S", 0.001)
+
+
+@pytest.mark.parametrize(
+    ("busy_s", "outlasts_s", "reason"),
+    [
+        (60.5, 0.0, r"its work hangs: for 60 s nothing got done \(node.busy_limit_s = 60\)"),
+        (0.1, 21.0, "an operation of a group that is over has not ended within 21 s"),
+        (60.0, 20.0, None),
+        (None, 0.0, None),
+    ],
+)
+async def test_a_learner_whose_work_thread_hangs_ends_to_be_started_again(
+    tmp_path, ended, caplog, busy_s, outlasts_s, reason
+):
+    link, work = SimpleNamespace(status=NodeStatus()), SimpleNamespace(busy_s=busy_s)
+    node = LearnerNode(link, work, StopSignal(), Trainer(), small_config(), tmp_path)
+    node._group = SimpleNamespace(outlasts_abort_s=outlasts_s)
+    if reason is None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(node._watch_work(), 0.05)
+        return
+    with pytest.raises(Ended) as raised:
+        await soon(node._watch_work())
+    assert raised.value.args == (EXIT_TEMPORARY,)
+    assert re.search(reason, caplog.text)
+
+
+def test_each_batch_and_the_time_of_compiling_count_as_work_that_gets_on(training_node, monkeypatch):
+    node, trainer = training_node
+    now = 0.0
+    node._work._clock = lambda: now
+    monkeypatch.setattr(module, "LOOK_AT_WORK_S", 0.001)
+    monkeypatch.setattr(node, "_config", small_config("learner.compile=true"))
+    batch = Batch(SimpleNamespace(held_s=0.0, ends_round=False, num_live=8), {"probabilities": np.ones(8)})
+    seen = []
+
+    def compiles(rows):
+        nonlocal now
+        now += 100.0
+        until_s = time.monotonic() + PATIENCE_S
+        while not seen and node._work.busy_s and time.monotonic() < until_s:
+            time.sleep(0.001)
+        seen.append(node._work.busy_s)
+        return LearnerStep(np.ones(8), False, None, False)
+
+    trainer.learn = compiles
+    node._learn([batch, batch])
+    assert seen == [0.0, 100.0]
+
+
+def test_memory_that_ends_before_the_first_update_is_named_too(training_node, monkeypatch):
+    node, trainer = training_node
+    trainer.join = lambda group, generation: _raising(torch.OutOfMemoryError("CUDA out of memory"))(None)
+    with pytest.raises(MemoryRefused):
+        node._join(SimpleNamespace(place=SimpleNamespace(generation=1)))
+    monkeypatch.setattr(module, "prepare_training_thread", lambda *_: _raising(RuntimeError("out of memory"))(None))
+    with pytest.raises(MemoryRefused):
+        module.prepare_on(torch.device("cpu"), 1)
+
+
 def test_a_device_whose_memory_ends_is_named_with_those_that_there_are(training_node):
     node, trainer = training_node
     trainer.learn = _raising(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has ..."))
@@ -349,8 +470,6 @@ def training_node(tmp_path):
 
 
 def test_several_learners_want_a_trainer_that_can_share_its_batches(tmp_path, monkeypatch):
-    from parl_mq.services import learner as module
-
     lone = SimpleNamespace(make_trainer=lambda *arguments: SimpleNamespace(num_updates=0))
     monkeypatch.setattr(module, "load_algorithm", lambda name: lone)
     spec = TableSpec(SPEC.columns, {"action": Space("Discrete", (0.0,), (1.0,))})
@@ -527,7 +646,7 @@ async def test_no_learner_goes_beyond_the_limit_of_updates_however_many_batches_
     node.samples.arrive(*range(5))
     node.rendezvous.formed.put_nowait(_formed(1))
     await until(lambda: node.link.status.counters.get("updates_total") == 3)
-    assert node.samples.log == ["ask", 0, 1, 2]
+    assert node.samples.log == ["ask", "ask", 0, 1, 2]
 
 
 async def test_a_stop_ends_the_wait_for_learners_that_do_not_come(node):
