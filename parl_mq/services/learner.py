@@ -164,7 +164,8 @@ def build_learner(
     if found.checkpoint is not None:
         if (other := found.checkpoint.values.get("run_id", run_id)) != run_id:
             raise SnapshotError(f"{found.path} is of run {other}, and this learner is in run {run_id}; name that run's")
-        learner.resume(found.checkpoint)
+        with memory_named(device):
+            learner.resume(found.checkpoint)
         log.info("going on from %s, after %d updates", found.path, learner.num_updates)
     return learner
 

@@ -434,7 +434,7 @@ def test_each_batch_and_the_time_of_compiling_count_as_work_that_gets_on(trainin
     assert seen == [0.0, 100.0]
 
 
-def test_memory_that_ends_before_the_first_update_is_named_too(training_node, monkeypatch):
+def test_memory_that_ends_before_the_first_update_is_named_too(training_node, monkeypatch, tmp_path):
     node, trainer = training_node
     trainer.join = lambda group, generation: _raising(torch.OutOfMemoryError("CUDA out of memory"))(None)
     with pytest.raises(MemoryRefused):
@@ -442,6 +442,10 @@ def test_memory_that_ends_before_the_first_update_is_named_too(training_node, mo
     monkeypatch.setattr(module, "prepare_training_thread", lambda *_: _raising(RuntimeError("out of memory"))(None))
     with pytest.raises(MemoryRefused):
         module.prepare_on(torch.device("cpu"), 1)
+    save(tmp_path, _built(tmp_path).checkpoint(), keep=1)
+    monkeypatch.setattr(module.Learner, "resume", lambda *_: _raising(RuntimeError("CUDA out of memory"))(None))
+    with pytest.raises(MemoryRefused):
+        _built(tmp_path)
 
 
 def test_a_device_whose_memory_ends_is_named_with_those_that_there_are(training_node):
@@ -639,6 +643,25 @@ async def test_of_a_group_that_has_not_begun_at_the_stop_the_state_is_kept_that_
     await soon(node.task)
     assert [path.name for path in node.root.iterdir()] == saved
     point.close()
+
+
+async def test_a_group_that_was_formed_before_the_stop_is_joined_so_that_its_first_keeps_what_was_learned(node):
+    node.rendezvous.formed.put_nowait(_formed(1))
+    await until(lambda: node.made._samples is not None)
+    waiting = asyncio.Event()
+
+    async def next_group(*, updates, reason):
+        waiting.set()
+        await asyncio.Event().wait()
+
+    node.rendezvous.next_group = next_group
+    node.rendezvous.is_over.put_nowait("learner-1 has left")
+    await soon(waiting.wait())
+    node.rendezvous.formed.put_nowait(_formed(2))
+    node.stop.set("enough")
+    await soon(node.task)
+    assert node.trainer.joined[-1] == (0, 1, 2)
+    assert [path.name for path in node.root.iterdir()] == ["updates-000000000000"]
 
 
 async def test_no_learner_goes_beyond_the_limit_of_updates_however_many_batches_it_has(node, monkeypatch):
