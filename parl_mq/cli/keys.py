@@ -11,7 +11,7 @@ import typer
 from parl_mq.cli import options
 
 if TYPE_CHECKING:
-    from parl_mq.services.keyring import Grant, Keyring
+    from parl_mq.services.keyring import Grant
 
 app = typer.Typer(name="keys", help="Who may connect from other machines.", no_args_is_help=True)
 
@@ -59,15 +59,19 @@ def new(
 @app.command("allow")
 def allow(name: KeyName, role: Role, public: Public, folder: Folder = None, run_dir: RunDir = None) -> None:
     """Let the nodes with this key connect, under this name and in this role alone."""
-    keyring = _keyring(folder, run_dir)
-    keyring.allow(_grant(name, role, public))
+    from parl_mq.services.keyring import Keyring
+
+    grant = _grant(name, role, public)
+    Keyring.open_or_make(_folder(folder, run_dir)).allow(grant)
     _tell(f"{name} may connect as {role.value}")
 
 
 @app.command("revoke")
 def revoke(name: KeyName, folder: Folder = None, run_dir: RunDir = None) -> None:
     """Let these nodes connect no more; a running hub closes their connections within a second."""
-    grant = _keyring(folder, run_dir).revoke(name)
+    from parl_mq.services.keyring import Keyring
+
+    grant = Keyring(_folder(folder, run_dir)).revoke(name)
     _tell(f"{name} may not connect any more; it was allowed as {grant.role}")
 
 
@@ -77,8 +81,9 @@ def list_keys(folder: Folder = None, run_dir: RunDir = None, as_json: options.Js
     import json
 
     from parl_mq.net.curve import fingerprint
+    from parl_mq.services.keyring import Keyring
 
-    keyring = _keyring(folder, run_dir)
+    keyring = Keyring(_folder(folder, run_dir))
     rows = [("server", "host", keyring.pair.public), *((one.name, one.role, one.public) for one in keyring.grants)]
     if as_json:
         print(json.dumps([dict(zip(("name", "role", "public"), row, strict=True)) for row in rows]))
@@ -114,6 +119,7 @@ def join_token(
     from parl_mq.net.curve import new_key_pair
     from parl_mq.services.attachment import Attachment, invite
     from parl_mq.services.join_file import check_hub
+    from parl_mq.services.keyring import Keyring
 
     if (hub is None) == (run_dir is None):
         raise UsageError("say which hub the file is for: --run-dir of a run that was started with --bind, or --hub")
@@ -127,7 +133,7 @@ def join_token(
     path, pair = output or Path(f"{name}.join"), new_key_pair()
     _grant(name, role, public or pair.public)
     invite(
-        _keyring(folder, run_dir),
+        Keyring.open_or_make(_folder(folder, run_dir)),
         path,
         hub=hub if hub is not None else attachment.hub if attachment is not None else "",
         run_id=None if attachment is None else attachment.run_id,
@@ -142,18 +148,17 @@ def join_token(
     )
 
 
-def _keyring(folder: Path | None, run_dir: Path | None) -> Keyring:
+def _folder(folder: Path | None, run_dir: Path | None) -> Path:
     from parl_mq.errors import UsageError
     from parl_mq.observe.files import check_directory
     from parl_mq.services.attachment import KEYS
-    from parl_mq.services.keyring import Keyring
 
     if folder is not None:
-        return Keyring.open_or_make(folder)
+        return folder
     if run_dir is None:
         raise UsageError("say whose keys: --run-dir of a run, or --keys DIR")
     check_directory(run_dir)
-    return Keyring.open_or_make(run_dir / KEYS)
+    return run_dir / KEYS
 
 
 def _grant(name: str, role: RoleName, public: str) -> Grant:

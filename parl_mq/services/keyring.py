@@ -98,8 +98,15 @@ class Keyring:
         Raises:
             ConfigError: it is not there, a file of it is damaged, or others can read or change it.
         """
-        if not (folder / SERVER).is_file():
-            raise ConfigError(f"{folder} holds no keys; `parl-mq keys list --keys {folder}` makes them")
+        try:
+            holds_keys = (folder / SERVER).is_file()
+        except OSError as error:
+            raise ConfigError(f"the keys in {folder} cannot be read: {error.strerror}") from error
+        if not holds_keys:
+            raise ConfigError(
+                f"{folder} holds no keys; a hub that other machines can reach makes them, and so do `parl-mq keys "
+                "allow` and `parl-mq join-token`"
+            )
         self.folder = folder
         self.pair = read_pair(folder / SERVER)
         self._stamp: tuple[int, int, int] | None = None

@@ -32,6 +32,14 @@ def test_a_key_is_made_allowed_listed_and_revoked(parl_mq, tmp_path, capsys):
     assert parl_mq("keys", "new", "own.key") == EXIT_CONFIG
 
 
+@pytest.mark.parametrize("command", [("list",), ("revoke", "far"), ("allow", "a b", "actor", "--public", "x")])
+@pytest.mark.parametrize("where", [("--run-dir", "."), ("--keys", "keys")])
+def test_a_command_that_lets_nobody_in_makes_no_keys(parl_mq, tmp_path, capsys, command, where):
+    assert parl_mq("keys", *command, *where) == (EXIT_USAGE if "allow" in command else EXIT_CONFIG)
+    assert ("name: " if "allow" in command else "keys holds no keys") in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_join_token_is_one_file_and_the_command_for_it_is_told(parl_mq, tmp_path, capsys):
     (tmp_path / "run").mkdir()
     Attachment(hub="tcp://10.0.0.1:29700", run_id="abc").write(tmp_path / "run")

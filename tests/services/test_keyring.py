@@ -63,6 +63,19 @@ def test_a_name_and_a_key_are_given_once(keyring):
         keyring.revoke("nobody")
 
 
+def test_a_folder_without_keys_is_opened_by_those_alone_who_make_them(tmp_path, monkeypatch):
+    with pytest.raises(ConfigError, match=r"holds no keys; a hub .* `parl-mq keys allow`"):
+        Keyring(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_file", refuse)
+    with pytest.raises(ConfigError, match=r"the keys in .* cannot be read: Permission denied"):
+        Keyring(tmp_path)
+
+
 def test_keys_that_others_can_read_are_refused_with_the_cure(keyring):
     (keyring.folder / SERVER).chmod(0o640)
     with pytest.raises(ConfigError, match=r"mode 640\); `chmod 600"):
