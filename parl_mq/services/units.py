@@ -9,7 +9,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final, Literal
 
+import tomli_w
+
 from parl_mq.config.models import NodeConfig, RunConfig
+from parl_mq.config.settings import variable_of_key
 from parl_mq.services.metrics_page import is_loopback
 
 Flavour = Literal["system", "user"]
@@ -21,8 +24,11 @@ RUNTIME: Final = "%t/parl-mq"
 JOIN: Final = "join"
 """Name of a join file's credential."""
 LOCAL_NETWORK: Final = ("IPAddressDeny=any", "IPAddressAllow=localhost")
+NETWORK_ONLINE: Final = "system|Wants=network-online.target\nsystem|After=network-online.target"
 LOCAL_LIMIT: Final = "StartLimitIntervalSec=900\nStartLimitBurst=15"
 """Beside a hub that is down for good a node ends every 40 s: then it is to be seen as failed."""
+GPU_LIMIT: Final = "StartLimitIntervalSec=7200\nStartLimitBurst=120"
+"""A driver may need minutes after the machine has started, in which a learner ends every 3 s."""
 ATTACHED_LIMIT: Final = "StartLimitIntervalSec=600\nStartLimitBurst=30"
 """The machine of the hub may be off for a night: only a node that ends at once is given up."""
 ELSEWHERE: Final = frozenset({"device", "runtime_directory"})
@@ -172,7 +178,7 @@ def _services(what: LocalRun | AttachedActors) -> list[str]:
 def _shared_fields(installation: Installation) -> dict[str, str]:
     is_attached = isinstance(installation.what, AttachedActors)
     return {
-        "python": quoted(installation.python),
+        "python": _one_word(_literal(installation.python)),  # a program's path, in which systemd expands no variable
         "dynamic_user": "yes" if is_attached else "no",
         "limit": ATTACHED_LIMIT if is_attached else LOCAL_LIMIT,
         "network": "" if is_attached else "\n".join(f"system|{line}" for line in LOCAL_NETWORK),
@@ -189,6 +195,7 @@ def _fields(installation: Installation) -> dict[str, str]:
 
 def _fields_of_run(run: LocalRun, installation: Installation) -> dict[str, str]:
     config, hub, run_directory = run.config, f"ipc://{RUNTIME}/hub", installation.places.runs / run.name
+    node, is_for_gpu = with_absolute_paths(config.node), run.device.startswith("cuda")
     replays = _instances("replay", config.replay.nodes)
     learners = _instances("learner", config.learner.num_learners)
     actors = _instances("actor", config.actor.num_actors)
@@ -198,20 +205,22 @@ def _fields_of_run(run: LocalRun, installation: Installation) -> dict[str, str]:
         "units": f"parl-mq-hub.service {replays} {learners} {actors} parl-mq-evaluator.service",
         "conditions": f"# A run that has come to its end is not begun again at the next start of the machine.\n"
         f"ConditionPathExists=!{finished}",
-        "environment": "\n".join(_node_settings(config.node)),
-        "capture_directory": _writable(config.node.capture_directory),
-        "keys_directory": _writable(config.node.keys_directory),
-        "ring_directory": _writable(config.node.ring_directory),
-        "hub_network": "system|IPAddressDeny=" if open_settings(config.node) else "",
+        "environment": "\n".join(_node_settings(node)),
+        "capture_directory": _writable(node.capture_directory),
+        "keys_directory": _writable(node.keys_directory),
+        "ring_directory": _writable(node.ring_directory),
+        "hub_network": "system|IPAddressDeny=" if open_settings(node) else "",
+        "hub_after": NETWORK_ONLINE if open_settings(node) else "",
         "hub": hub,
         "replay": f"ipc://{RUNTIME}/replay-%i",
         "run_file": quoted(installation.settings_file),
         "run_directory": quoted(run_directory),
         "device": run.device,
-        "learner_prevents": "2 77" if run.device.startswith("cuda") else "2 77 78",
+        "learner_prevents": "2 77" if is_for_gpu else "2 77 78",
+        "learner_limit": GPU_LIMIT if is_for_gpu else LOCAL_LIMIT,
         "replay_units": replays,
         "learner_units": learners,
-        "before_actors": f"parl-mq-hub.service {replays} {learners}",
+        "actor_after": f"After=parl-mq-hub.service {replays} {learners}",
         "actor": "actor-%i",
         "actor_joins": f"--hub {hub}",
         "credentials": "",
@@ -228,7 +237,7 @@ def _fields_of_attached(attached: AttachedActors, installation: Installation) ->
         "conditions": "",
         "environment": "",
         "capture_directory": "",
-        "before_actors": "network-online.target",
+        "actor_after": NETWORK_ONLINE,
         "actor": f"{attached.name}.%i",
         "actor_joins": f"--join %d/{JOIN}" if is_system else f"--join {join_file}",
         "credentials": f"LoadCredential={JOIN}:{_literal(installation.settings_file)}" if is_system else "",
@@ -239,18 +248,23 @@ def _instances(role: str, number: int) -> str:
     return " ".join(f"parl-mq-{role}@{index}.service" for index in range(number))
 
 
+def with_absolute_paths(node: NodeConfig) -> NodeConfig:
+    """The same settings for a process that works in another folder."""
+    return node.model_copy(update={name: value.absolute() for name, value in node if isinstance(value, Path)})
+
+
 def _node_settings(node: NodeConfig) -> Iterator[str]:
-    """The machine's own settings that are not the defaults, as every unit gets them."""
-    values: dict[str, Any] = node.model_dump(exclude_defaults=True, exclude=set(ELSEWHERE))
+    """The machine's own settings that are not the defaults, as every unit gets them and the loader reads them."""
+    values: dict[str, Any] = node.model_dump(mode="json", exclude_defaults=True, exclude=set(ELSEWHERE))
     for name, value in values.items():
-        said = value.absolute() if isinstance(value, Path) else value  # a service works in another folder
-        text = _literal(f"PARL_MQ_NODE__{name.upper()}={said}").replace("\\", "\\\\").replace('"', '\\"')
-        yield f'Environment="{text}"'
+        as_toml = tomli_w.dumps({"value": value}).removeprefix("value = ").removesuffix("\n")
+        variable = variable_of_key(("node", name))
+        yield f"Environment={_one_word(_literal(f'{variable}={as_toml}'))}"
 
 
 def _writable(folder: Path | None) -> str:
     """One that is missing is left to the node, which says more of it than the service manager."""
-    return "" if folder is None else f"system|ReadWritePaths={_one_word(f'-{_literal(folder.absolute())}')}"
+    return "" if folder is None else f"system|ReadWritePaths={_one_word(f'-{_literal(folder)}')}"
 
 
 def _template(name: str) -> str:
