@@ -10,7 +10,7 @@ import typer
 from parl_mq.cli import options
 
 if TYPE_CHECKING:
-    from parl_mq.services.units import AttachedActors, Installation, LocalRun
+    from parl_mq.services.units import AttachedActors, Installation, LocalRun, Places
 
 _Source = Annotated[
     str | None,
@@ -26,7 +26,7 @@ _Join = Annotated[
 ]
 _Name = Annotated[
     str | None,
-    typer.Option("--name", help="The run's name, which its directory has too; default: that of the settings."),
+    typer.Option("--name", help="The run's name, which its directory has too; default: that of its settings."),
 ]
 _Actors = Annotated[int | None, typer.Option("--actors", min=1, help="Actor processes on this machine.")]
 _User = Annotated[bool, typer.Option("--user", help="Services of your own session, without root, less shut off.")]
@@ -91,8 +91,7 @@ def install(
         print(f"wrote {path}")
     for finding in installing.examine(installation, os.environ):
         print(f"parl-mq: {finding.about}: {finding.what}", file=sys.stderr)
-    systemctl = "systemctl --user" if user else "systemctl"
-    print(f"start them with: {systemctl} start {TARGET}")
+    print(f"start them with: {' '.join(installing.systemctl_of(installation.flavour))} start {TARGET}")
     if installation.run_directory is not None:
         print(f"look at them with: parl-mq status {installation.run_directory}")
 
@@ -100,16 +99,17 @@ def install(
 def uninstall(user: _User = False) -> None:
     """Stop the services and remove their units. Settings and run directories stay."""
     import os
+    import sys
 
-    from parl_mq.services.installing import Manager
-    from parl_mq.services.installing import uninstall as remove
+    from parl_mq.services import installing
     from parl_mq.services.units import Places
 
     flavour = _flavour(user=user)
     places = Places.of(flavour, os.environ)
-    removed = remove(places, Manager.here(flavour))
-    for path in removed:
+    for path in installing.uninstall(places, installing.Manager.here(flavour)):
         print(f"removed {path}")
+    for finding in installing.left_over(places, flavour):
+        print(f"parl-mq: {finding.about}: {finding.what}", file=sys.stderr)
     kept = [path for path in (places.settings, places.runs) if path.exists()]
     print(f"left alone: {', '.join(map(str, kept))}" if kept else "nothing else is there")
 
@@ -131,7 +131,11 @@ def _installation(
 
     flavour = _flavour(user=user)
     places = Places.of(flavour, os.environ)
-    what = _run(source, settings, name, actors) if join is None else _attached(source, settings, name, join, actors)
+    what = (
+        _run(source, settings, name, actors, places)
+        if join is None
+        else _attached(source, settings, name, join, actors)
+    )
     return Installation(what, flavour, Path(os.path.abspath(python or sys.executable)), places)
 
 
@@ -139,7 +143,10 @@ def _flavour(*, user: bool) -> Literal["system", "user"]:
     return "user" if user else "system"
 
 
-def _run(source: str | None, settings: list[str] | None, name: str | None, actors: int | None) -> LocalRun:
+def _run(
+    source: str | None, settings: list[str] | None, name: str | None, actors: int | None, places: Places
+) -> LocalRun:
+    """The run of these settings; those that an installation has written lie in a file with the run's name."""
     import re
 
     from parl_mq.config.loader import load_config
@@ -152,7 +159,8 @@ def _run(source: str | None, settings: list[str] | None, name: str | None, actor
     flag = Origin("flag", f"--actors {actors}")
     named = [] if actors is None else [Setting(("actor", "num_actors"), actors, flag)]
     config = load_config(source, overrides=options.settings_of_flags(settings, named), environ={})
-    name = name or config.preset
+    file = Path(source).absolute()
+    name = name or (file.stem if file.parent == places.settings else config.preset)
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name):
         raise UsageError(f"--name {name}: a run's name has letters, digits, '.', '_' and '-' alone")
     return LocalRun(name, config)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import shlex
@@ -11,16 +10,20 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final
 
-import parl_mq
+from pydantic import ValidationError
+
 from parl_mq.algorithms.registry import is_installed
 from parl_mq.config.loader import dump_toml
-from parl_mq.config.models import NodeConfig
+from parl_mq.config.models import NodeConfig, RunConfig
 from parl_mq.errors import EXIT_NOT_ALLOWED, EXIT_UNAVAILABLE, CodedError, ConfigError
+from parl_mq.net.curve import KeyPair
 from parl_mq.services.files import write_atomically, writing
 from parl_mq.services.findings import Finding
+from parl_mq.services.join_file import JoinFile
 from parl_mq.services.units import (
     MARK,
     TARGET,
@@ -33,6 +36,7 @@ from parl_mq.services.units import (
     open_settings,
     render,
     sysusers,
+    with_absolute_paths,
 )
 
 SYSUSERS: Final = "parl-mq.conf"
@@ -47,6 +51,12 @@ USER: Final = "parl-mq"
 READABLE: Final = 0o644
 SECRET: Final = 0o600
 """Modes of the files."""
+HEADER: Final = "# After a change here, `parl-mq services install` with this file: units repeat some of it.\n"
+"""Of the settings that are written."""
+WHERE: Final = ("-P", "-c", "import parl_mq; print(parl_mq.__file__)")
+"""Arguments with which an interpreter says where its parl_mq lies."""
+ASK_S: Final = 30.0
+"""It reads a few files, of a disk that may have to wake up."""
 MANAGER_S: Final = 400.0
 """systemctl waits for units that stop one after the other, whose own limits are some 240 s together."""
 
@@ -59,10 +69,9 @@ def examine(installation: Installation, environ: Mapping[str, str]) -> Iterator[
     run = installation.what if isinstance(installation.what, LocalRun) else None
     if run is not None:
         yield from _imports(run)
-    if not os.access(installation.python, os.X_OK):
-        yield Finding("interpreter", "fault", f"{installation.python} is no program; name another one with --python")
+    yield from _interpreter(installation.python, installation.flavour)
+    yield from _outdated(installation)
     if installation.flavour == "system":
-        yield from _hidden(installation.python)
         if run is not None:
             yield from _shut_off(run.config.node)
     else:
@@ -88,16 +97,86 @@ def _imports(run: LocalRun) -> Iterator[Finding]:
         )
 
 
-def _hidden(python: Path) -> Iterator[Finding]:
-    """System services see no home directory: neither an interpreter there, nor a package."""
-    for about, path in (("interpreter", python), ("interpreter", python.resolve()), ("parl_mq", _package())):
-        if home := next((home for home in HOMES if path.is_relative_to(home)), None):
+def _interpreter(python: Path, flavour: Flavour) -> Iterator[Finding]:
+    """It must have the package; system services see neither of them in a home directory, or in a folder like `/tmp`."""
+    places = [("interpreter", python), ("interpreter", python.resolve())]
+    try:
+        places.append(("parl_mq", place_of_package(python)))
+    except ConfigError as error:
+        yield Finding("interpreter", "fault", f"{error}; name another one with --python")
+    if flavour == "user":
+        return
+    for about, path in dict.fromkeys(places):
+        if hiding := next((folder for folder in UNSEEN if path.is_relative_to(folder)), None):
             yield Finding(
                 about,
                 "fault",
-                f"{path} lies below {home}, which system services cannot see; install parl_mq for a system's Python "
+                f"{path} lies below {hiding}, which system services cannot see; install parl_mq for a system's Python "
                 "elsewhere, such as /opt/parl-mq (see docs/deploy.md), or take --user",
             )
+
+
+@cache
+def place_of_package(python: Path) -> Path:
+    """Where an interpreter finds parl_mq as a service has it find it: without this folder and this user's variables.
+
+    Raises:
+        ConfigError: it is none, or does not find it.
+    """
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    try:
+        done = subprocess.run(
+            [python, *WHERE],
+            env=environ,
+            cwd="/",
+            capture_output=True,
+            text=True,
+            timeout=ASK_S,
+            stdin=subprocess.DEVNULL,
+        )
+    except OSError as error:
+        raise ConfigError(f"{python} cannot be run: {error.strerror}") from error
+    except subprocess.TimeoutExpired as error:
+        raise ConfigError(f"{python} has not said within {ASK_S:g} s where its parl_mq lies") from error
+    place = Path(done.stdout.strip())
+    if done.returncode != 0 or not place.is_file():
+        told = (done.stderr or done.stdout).strip().splitlines()[-1:]
+        raise ConfigError(f"{python} cannot import parl_mq: {''.join(told) or 'it says nothing'}")
+    return place.resolve().parent
+
+
+def _outdated(installation: Installation) -> Iterator[Finding]:
+    """Drop-ins with a command line hold that of the installation for which they were written."""
+    units, systemctl = render(installation), " ".join(systemctl_of(installation.flavour))
+    for path in drop_ins(installation.places):
+        unit = path.parent.name.removesuffix(".d")
+        commands = [command for command in _commands(path.read_text(encoding="utf-8", errors="replace")) if command]
+        current = _commands(units.get(re.sub(r"@.*\.", "@.", unit), ""))
+        if current and not all(f" {current[0]} " in f" {command} " for command in commands):
+            yield Finding(
+                unit,
+                "note",
+                f"{path} has an ExecStart= that is not this installation's, and takes its place; write it anew with "
+                f"`{systemctl} edit {unit}`, or remove it with `{systemctl} revert {unit}`",
+            )
+
+
+def left_over(places: Places, flavour: Flavour) -> Iterator[Finding]:
+    """What stays of units that are uninstalled."""
+    systemctl = " ".join(systemctl_of(flavour))
+    for path in drop_ins(places):
+        unit = path.parent.name.removesuffix(".d")
+        what = f"{path} stays, and holds for a later installation too; `{systemctl} revert {unit}` removes it"
+        yield Finding(unit, "note", what)
+
+
+def drop_ins(places: Places) -> list[Path]:
+    """What others have added to the units, as `systemctl edit` does; no command here changes it."""
+    return sorted(path for path in places.units.glob("parl-mq*.d/*.conf") if os.access(path, os.R_OK))
+
+
+def _commands(unit: str) -> list[str]:
+    return re.findall(r"^[ \t]*ExecStart[ \t]*=[ \t]*(.*)$", unit, re.MULTILINE)
 
 
 def _shut_off(node: NodeConfig) -> Iterator[Finding]:
@@ -131,10 +210,6 @@ def _limits_of_user(environ: Mapping[str, str]) -> Iterator[Finding]:
         yield Finding("logout", "note", f"they end when {user} logs out, unless `loginctl enable-linger` was called")
 
 
-def _package() -> Path:
-    return Path(parl_mq.__file__).resolve().parent
-
-
 def check(installation: Installation, environ: Mapping[str, str]) -> None:
     """Refuses what cannot work.
 
@@ -152,28 +227,41 @@ def written_files(installation: Installation) -> dict[Path, tuple[str, int]]:
     what, own = installation.what, installation.settings_file
     if isinstance(what, AttachedActors):
         return {own: (_read(what.join_file), SECRET), **units}
-    files = {own: (dump_toml(what.config, with_node=False), READABLE), **units}
+    files = {own: (HEADER + dump_toml(_settled(what.config)), READABLE), **units}
     if installation.places.sysusers is not None:
         files[installation.places.sysusers / SYSUSERS] = (sysusers(), READABLE)
     return files
+
+
+def _settled(config: RunConfig) -> RunConfig:
+    return config.model_copy(update={"node": with_absolute_paths(config.node)})
 
 
 def attached_actors(join_file: Path, num_actors: int) -> AttachedActors:
     """Actors that join with this file.
 
     Raises:
-        ConfigError: it cannot be read, or is no join file of an actor.
+        ConfigError: it cannot be read, or is none with which an actor can join.
     """
     try:
-        said = json.loads(_read(join_file))
-        name, role = str(said["name"]), said["role"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{join_file} is no join file: `parl-mq join-token actor` makes one") from error
-    if role != "actor":
-        raise ConfigError(f"{join_file} is for a node that joins as {role}; services are made for actors alone")
-    if not re.fullmatch(r"[\w.:-]+", name):
-        raise ConfigError(f"{join_file}: name {name!r} is none that a node can have")
-    return AttachedActors(join_file, name, num_actors)
+        join = JoinFile.model_validate_json(_read(join_file))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"])) or "the whole"
+        what = f"is no join file ({place}: {first['msg']:.200})"
+        raise ConfigError(f"{join_file} {what}; `parl-mq join-token actor` makes one") from None
+    if join.role != "actor":
+        raise ConfigError(f"{join_file} is for a node that joins as {join.role}; services are made for actors alone")
+    if join.secret is None:
+        raise ConfigError(
+            f'{join_file} has no secret key, and services read no other file: add the line "secret" of the file that '
+            "`parl-mq keys new` has written to it, or have a file made without --public"
+        )
+    try:
+        KeyPair(join.public, join.secret)
+    except ConfigError as error:
+        raise ConfigError(f"{join_file}: {error}") from error
+    return AttachedActors(join_file, join.name, num_actors)
 
 
 def _read(join_file: Path) -> str:
@@ -181,6 +269,11 @@ def _read(join_file: Path) -> str:
         return join_file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{join_file} cannot be read: {error}") from error
+
+
+def systemctl_of(flavour: Flavour) -> list[str]:
+    """The words with which commands to a service manager begin."""
+    return ["systemctl"] if flavour == "system" else ["systemctl", "--user"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +310,7 @@ class Manager:
 
     def __call__(self, *arguments: str) -> str:
         """Runs `systemctl ARGUMENTS`."""
-        return self.run(["systemctl", *(["--user"] if self.flavour == "user" else []), *arguments])
+        return self.run([*systemctl_of(self.flavour), *arguments])
 
     def make_user(self, places: Places) -> None:
         """Makes the user of the system services, if it is not there."""

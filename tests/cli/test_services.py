@@ -3,6 +3,9 @@
 import pytest
 
 from parl_mq.errors import EXIT_CONFIG, EXIT_OK, EXIT_USAGE
+from parl_mq.net.curve import new_key_pair
+from parl_mq.services.attachment import invite
+from parl_mq.services.keyring import Keyring
 from parl_mq.services.units import all_names
 from tests.cli.command import run_command
 
@@ -26,11 +29,30 @@ def test_units_are_printed_with_the_places_where_they_belong(monkeypatch, capsys
 
 def test_the_secret_of_a_join_file_is_not_printed(monkeypatch, tmp_path, capsys):
     join = tmp_path / "lab.json"
-    join.write_text('{"name": "lab", "role": "actor", "secret": "s3cret"}')
+    pair = new_key_pair()
+    invite(
+        Keyring.open_or_make(tmp_path / "keys"), join, hub="tcp://h:1", run_id=None, name="lab", role="actor", pair=pair
+    )
     assert run_command(monkeypatch, "services", "render", "--join", str(join), "--actors", "2") == EXIT_OK
     out = capsys.readouterr().out
     assert "--name lab.%i" in out
-    assert "s3cret" not in out
+    assert pair.secret not in out
+
+
+def test_settings_of_an_earlier_installation_install_the_same_once_more(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    out, again, settings = tmp_path / "out", tmp_path / "again", tmp_path / "config/parl-mq"
+    said = ("--set", "node.device=cuda", "--set", "node.tensorboard=false", "--set", "node.ring_directory=rings")
+    arguments = ("services", "render", "--user", "--output")
+    monkeypatch.chdir(tmp_path)
+    assert run_command(monkeypatch, *arguments, str(out), "cartpole-dqn", "--name", "other", *said) == EXIT_OK
+    settings.mkdir(parents=True)
+    (settings / "other.toml").write_bytes((out / "other.toml").read_bytes())
+    monkeypatch.chdir(settings)
+    assert run_command(monkeypatch, *arguments, str(again), "other.toml") == EXIT_OK
+    assert {path.name: path.read_text() for path in again.iterdir()} == {
+        path.name: path.read_text() for path in out.iterdir()
+    }
 
 
 @pytest.mark.parametrize(
