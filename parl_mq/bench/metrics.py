@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from parl_mq.bench.profiling import Watch
-from parl_mq.bench.report import BenchReport, Params, Result, describe_machine
+from parl_mq.bench.report import BenchReport, Result, describe_machine
 from parl_mq.bench.saturation import result
 from parl_mq.bench.tables import OWN
 from parl_mq.bench.watched_run import Observed, changed
@@ -65,8 +65,8 @@ def _results(pairs: list[dict[str, Observed]]) -> Iterator[Result]:
         ratios = np.array([100 * figure(pair["with"]) / figure(pair["without"]) for pair in pairs])
         band = bootstrap_band([ratios[:, None]], np.random.default_rng(BOOTSTRAP_SEED))
         middle, low, high = float(interquartile_mean(ratios)), band.low.item(), band.high.item()
-        params: Params = {"pairs": len(pairs), "min to max": "95 % band"}  # of the mean of the middle half
-        yield Result(f"{measure} with over without", OWN, "%", params, middle, low, high)
+        over = f"{measure} with over without: interquartile mean, 95 % band"
+        yield Result(over, OWN, "%", {"pairs": len(pairs)}, middle, low, high)
 
 
 @contextmanager

@@ -26,4 +26,5 @@ def test_runs_with_and_without_metrics_take_turns_and_their_ratio_has_a_band():
     assert ratio.median == pytest.approx(99.0, abs=0.1)
     assert ratio.min < ratio.median < ratio.max
     assert cost.median == pytest.approx(100 / 0.99, abs=0.1)
-    assert ratio.params["min to max"] == "95 % band"
+    assert ratio.measure == "updates with over without: interquartile mean, 95 % band"
+    assert ratio.params == {"pairs": 3}
