@@ -184,8 +184,9 @@ def _epsilon_schedule(algorithm: Any, options: Mapping[str, Any]) -> Callable[[i
 
 
 def _epsilon_at(options: Mapping[str, Any], env_step: int) -> float:
-    epsilon = float(np.interp(env_step, *zip(*options["epsilon"], strict=True)))
-    return max(LEAST_EPSILON, epsilon * (1 - options["epsilon_decay"]) ** env_step)
+    steps, values = zip(*options["epsilon"], strict=True)
+    decay: float = options["epsilon_decay"]
+    return max(LEAST_EPSILON, float(np.interp(env_step, steps, values)) * (1 - decay) ** env_step)
 
 
 def _sac(options: Mapping[str, Any], env: Any) -> Any:
