@@ -8,7 +8,7 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from types import SimpleNamespace
@@ -35,6 +35,14 @@ def point() -> Iterator[MeetingPoint]:
     made = MeetingPoint("127.0.0.1")
     yield made
     made.close()
+
+
+def _soon(is_so: Callable[[], bool]) -> bool:
+    """Waits until that is so, or PATIENCE_S are over."""
+    until = time.monotonic() + PATIENCE_S
+    while not (done := is_so()) and time.monotonic() < until:
+        time.sleep(0.001)
+    return done
 
 
 _GENERATIONS = iter(range(1, 1000))
@@ -218,11 +226,11 @@ def test_on_gpus_an_abort_ends_the_wait_for_one_who_does_not_connect(monkeypatch
     groups = [LearnerGroup(Place(1, rank, names, backend="nccl", store=point.address)) for rank in range(2)]
     with ThreadPoolExecutor(2) as threads:
         meeting = [threads.submit(each.meet) for each in groups]
-        while any(each._processes is None for each in groups):
-            time.sleep(0.001)
+        are_known = _soon(lambda: all(each._processes is not None for each in groups))
         groups[0].abort()
-        for each in meeting:
-            assert isinstance(each.exception(PATIENCE_S), GroupBroken)
+        broken = [each.exception(PATIENCE_S) for each in meeting]
+    assert are_known
+    assert {type(each) for each in broken} == {GroupBroken}
     point.close()
 
 
@@ -266,11 +274,10 @@ def test_who_waits_for_another_says_that_it_gets_on(point: MeetingPoint, monkeyp
     with _group(point) as groups, ThreadPoolExecutor(1) as threads:
         groups[0]._gets_on = lambda: told.append(None)
         waiting = threads.submit(groups[0].sum, torch.ones(10))
-        while len(told) < 3:
-            time.sleep(0.001)
-        assert not waiting.done()
+        has_told = _soon(lambda: len(told) >= 3)
         groups[1].sum(torch.ones(10))
         waiting.result(PATIENCE_S)
+    assert has_told
 
 
 def test_an_operation_that_outlasts_the_abort_of_its_group_is_noticed() -> None:
