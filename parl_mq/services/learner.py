@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import Final
 
@@ -49,6 +50,8 @@ MAX_IN_VAIN: Final = 10
 """Groups in a row that end without an update, and not by the hub's word. Of a learner that fails again and again more
 restarts are counted than this one's own fault would cause."""
 LOOK_AT_WORK_S: Final = 1.0
+OWN_ABSENCE_S: Final = 3.0
+"""Between two looks; a process that was stopped for longer has seen nothing hang meanwhile."""
 OUTLASTS_ABORT_S: Final = CONNECT_S + 5.0
 """So long the work thread may stay in an operation of a group that is over: connecting is given up by itself."""
 COMPILE_S: Final = 600.0
@@ -356,12 +359,17 @@ class LearnerNode:
     async def _watch_work(self) -> None:
         """Ends the process when its work thread hangs: whoever started it starts it again, and nothing else helps."""
         limit_s = self._config.node.busy_limit_s
+        looked_at, absent_until = time.monotonic(), -inf
         while True:
             await asyncio.sleep(LOOK_AT_WORK_S)  # the period itself
-            outlasts_s = 0.0 if self._group is None else self._group.outlasts_abort_s
+            now = time.monotonic()
+            if now - looked_at > OWN_ABSENCE_S:
+                absent_until = now
+            looked_at, seen_s = now, now - absent_until
+            outlasts_s = 0.0 if self._group is None else min(self._group.outlasts_abort_s, seen_s)
             if outlasts_s > OUTLASTS_ABORT_S:
                 _end_process(f"an operation of a group that is over has not ended within {outlasts_s:.0f} s")
-            if (busy_s := self._work.busy_s or 0.0) > limit_s:
+            if (busy_s := min(self._work.busy_s or 0.0, seen_s)) > limit_s:
                 _end_process(f"its work hangs: for {busy_s:.0f} s nothing got done (node.busy_limit_s = {limit_s:g})")
 
     async def _next_group(self, rendezvous: Rendezvous, reason: str) -> GroupFormed | None:

@@ -411,6 +411,14 @@ async def test_a_learner_whose_work_thread_hangs_ends_to_be_started_again(
     assert re.search(reason, caplog.text)
 
 
+async def test_a_process_that_was_stopped_has_not_seen_its_work_hang(tmp_path, ended, monkeypatch):
+    monkeypatch.setattr(module, "OWN_ABSENCE_S", 0.0)  # each look comes late
+    link, work = SimpleNamespace(status=NodeStatus()), SimpleNamespace(busy_s=70.0)
+    node = LearnerNode(link, work, StopSignal(), Trainer(), small_config(), tmp_path)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(node._watch_work(), 0.05)
+
+
 def test_each_batch_and_the_time_of_compiling_count_as_work_that_gets_on(training_node, monkeypatch):
     node, trainer = training_node
     now = 0.0
