@@ -41,6 +41,11 @@ _HANDSHAKES: Final = {
 HUNG_UP_TIMES: Final = 3
 """A server that does not have the key that it is to prove cannot say so; it hangs up in the middle of the handshake. So
 may one that dies, but not so often in a row."""
+HANDSHAKE_MS: Final = 3000
+"""The transport's own limit would hold a half-open stranger for 30 s."""
+HUNG_UP_WITHIN_S: Final = HANDSHAKE_MS / 2000
+"""So soon a server hangs up that lacks the key. One that does not know yet whom it may let in says nothing, and the
+connection ends with the handshake's time."""
 
 
 def set_options(socket: zmq.Socket[bytes], *, max_message_bytes: int, queue_messages: int) -> None:
@@ -50,7 +55,7 @@ def set_options(socket: zmq.Socket[bytes], *, max_message_bytes: int, queue_mess
         zmq.SNDHWM: queue_messages,
         zmq.RCVHWM: queue_messages,
         zmq.MAXMSGSIZE: max_message_bytes,
-        zmq.HANDSHAKE_IVL: 3000,  # the default holds a half-open stranger for 30 s
+        zmq.HANDSHAKE_IVL: HANDSHAKE_MS,
         zmq.HEARTBEAT_IVL: 2000,
         zmq.HEARTBEAT_TIMEOUT: 6000,
         zmq.HEARTBEAT_TTL: 6000,
@@ -188,9 +193,9 @@ class Monitor:
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
         self._watched = socket
         self._is_guarded = socket.getsockopt(zmq.MECHANISM) == zmq.CURVE
-        self._num_hung_up = 0
+        self._num_hung_up, self._met_at = 0, 0.0
         self._loop = asyncio.get_running_loop()
-        events = sum(_HANDSHAKES) | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+        events = sum(_HANDSHAKES) | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_CONNECTED
         self._socket: zmq.Socket[bytes] = socket.get_monitor_socket(events)
         self._fd = int(self._socket.getsockopt(zmq.FD))
         self._events: deque[LinkEvent] = deque(maxlen=MAX_EVENTS)
@@ -224,10 +229,18 @@ class Monitor:
             happened = parse_monitor_message(self._socket.recv_multipart(zmq.NOBLOCK))
             if (event := _HANDSHAKES.get(zmq.Event(happened["event"]))) is not None:
                 self._note(event)
+            elif happened["event"] == zmq.EVENT_CONNECTED:
+                self._met_at = self._loop.time()
             elif self._is_guarded and happened["value"] == errno.EPIPE:
-                self._num_hung_up += 1
-                if self._num_hung_up == HUNG_UP_TIMES:
-                    self._note(LinkEvent.REFUSED)
+                self._note_hung_up()
+
+    def _note_hung_up(self) -> None:
+        if self._loop.time() - self._met_at > HUNG_UP_WITHIN_S:
+            self._num_hung_up = 0
+            return
+        self._num_hung_up += 1
+        if self._num_hung_up == HUNG_UP_TIMES:
+            self._note(LinkEvent.REFUSED)
 
     def _note(self, event: LinkEvent) -> None:
         if event is LinkEvent.CONNECTED:

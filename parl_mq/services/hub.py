@@ -49,12 +49,12 @@ from parl_mq.wire.messages import (
     PROTOCOL_VERSION,
     EvaluationFinished,
     Goodbye,
-    Hello,
     KeysAllowed,
     ProbeReply,
     ProbeRequest,
     ToHub,
     Weights,
+    Welcome,
 )
 
 TICK_S: Final = 0.25
@@ -249,8 +249,6 @@ class Hub:
                 for evaluation in self._state.tally.take_evaluations():
                     self._record_evaluation(evaluation)
                 self._send(outgoing)
-                if isinstance(message, Hello) and message.role == "replay":
-                    self._tell_keys()
                 self._after_change()
 
     async def _serve_weights(self) -> None:
@@ -321,10 +319,14 @@ class Hub:
         self._tell_keys()
 
     def _tell_keys(self) -> None:
-        """The replay nodes let in whom this hub lets in."""
-        if self._keyring is not None:
-            keys = [(grant.public, grant.name, grant.role) for grant in self._keyring.grants if grant.role != "host"]
-            self._send([(peer, KeysAllowed(keys=keys)) for peer in self._state.replay_peers()])
+        self._send(self._keys_for(self._state.replay_peers()))
+
+    def _keys_for(self, replay_peers: Iterable[PeerId]) -> list[Outgoing]:
+        """Whom this hub lets in, for the replay nodes, which do as well."""
+        if self._keyring is None:
+            return []
+        keys = [(grant.public, grant.name, grant.role) for grant in self._keyring.grants if grant.role != "host"]
+        return [(peer, KeysAllowed(keys=keys)) for peer in replay_peers]
 
     def _after_change(self) -> None:
         if self._state.awaits_final_evaluation:
@@ -342,6 +344,8 @@ class Hub:
             self._control_gate.told(peer, message)
             if self._control.try_send(peer, encode(message)) is SendOutcome.GONE:
                 queue.extend(self._state.note_unreachable(peer, time.monotonic()))
+            if isinstance(message, Welcome) and peer in self._state.replay_peers():
+                queue.extend(self._keys_for([peer]))
 
     def _record_metrics(self) -> None:
         now = time.monotonic()

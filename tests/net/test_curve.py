@@ -10,9 +10,11 @@ import pytest
 import zmq
 
 from parl_mq.errors import ConfigError
+from parl_mq.net import zmq_socket
 from parl_mq.net.channel import LinkEvent
 from parl_mq.net.curve import Guard, KeyPair, Routes, Verdict, check_key, fingerprint, new_key_pair
 from parl_mq.net.zmq_channel import Network
+from parl_mq.net.zmq_socket import HUNG_UP_TIMES, Monitor
 from tests.net.links import as_bytes, introduce, receive, soon, until
 
 TCP = "tcp://127.0.0.1:0"
@@ -113,6 +115,21 @@ async def test_a_key_that_may_become_known_tries_again_by_itself(door):
     door.later.add(pair.public)
     _, client, _ = door.client(server.endpoint, pair=pair)
     await asyncio.sleep(0.2)
+    door.welcome.add(pair.public)
+    door.later.clear()
+    await introduce(client, server)
+
+
+async def test_a_server_that_does_not_know_the_keys_yet_is_no_refusal_however_long_that_lasts(door, monkeypatch):
+    monkeypatch.setattr(zmq_socket, "HANDSHAKE_MS", 200)
+    monkeypatch.setattr(zmq_socket, "HUNG_UP_WITHIN_S", 0.1)
+    ends, note = [], Monitor._note_hung_up
+    monkeypatch.setattr(Monitor, "_note_hung_up", lambda monitor: (ends.append(monitor), note(monitor)))
+    server = door.network.bind(TCP)
+    pair = new_key_pair()
+    door.later.add(pair.public)
+    _, client, _ = door.client(server.endpoint, pair=pair)
+    await until(lambda: len(ends) > HUNG_UP_TIMES)
     door.welcome.add(pair.public)
     door.later.clear()
     await introduce(client, server)

@@ -12,6 +12,7 @@ from parl_mq.net.channel import LinkEvent
 from parl_mq.net.memory_channel import MemoryNetwork
 from parl_mq.services import hub
 from parl_mq.services.hub import WEIGHTS_QUEUE, Hub, HubOptions
+from parl_mq.services.keyring import Keyring
 from parl_mq.services.run_directory import METRICS_ADDRESS, RunDirectory
 from parl_mq.services.runtime import StopSignal
 from parl_mq.services.weights_client import WeightsClient
@@ -24,6 +25,8 @@ from parl_mq.wire.messages import (
     Goodbye,
     Heartbeat,
     HeartbeatSeen,
+    HelloHeld,
+    KeysAllowed,
     RunStatus,
     StatusRequest,
     StopRequest,
@@ -41,11 +44,11 @@ BAD = [b"", b"\xff" * 100, bytes(1000), b"\x81\xa4kind\xa5hello"]
 class Scene:
     """A hub at work, and ends that speak with it."""
 
-    def __init__(self, tmp_path):
+    def __init__(self, tmp_path, **options):
         self.network = MemoryNetwork()
         self.directory = RunDirectory.create(tmp_path / "run", small_config())
         self.stop = StopSignal()
-        options = HubOptions(small_config(), self.directory.path, time.monotonic())
+        options = HubOptions(small_config(), self.directory.path, time.monotonic(), **options)
         self.hub = Hub(self.network, CONTROL, options, self.stop)
         self._decode = Decoder(FromHub)
 
@@ -158,6 +161,19 @@ async def test_the_address_that_a_killed_hub_left_is_forgotten(tmp_path):
     made.directory.write_metrics_address("http://127.0.0.1:1/metrics")
     running = asyncio.create_task(made.hub.run())
     await until(lambda: not (made.directory.path / METRICS_ADDRESS).exists())
+    made.stop.set("enough")
+    await soon(running)
+
+
+async def test_a_replay_node_that_had_to_wait_for_its_name_is_told_the_keys_too(tmp_path):
+    made = Scene(tmp_path, keyring=Keyring.open_or_make(tmp_path / "keys"))
+    running = asyncio.create_task(made.hub.run())
+    first = await made.node("replay")
+    second = made.network.connect(CONTROL)
+    await second.send(encode(hello("replay", epoch=2)))
+    await made.hear(second, HelloHeld)
+    first.close()
+    await made.hear(second, KeysAllowed)
     made.stop.set("enough")
     await soon(running)
 
