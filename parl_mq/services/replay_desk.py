@@ -460,7 +460,7 @@ class ReplayDesk:
     def _store(self, sender: _Sender, message: InsertFragments, arrays: Arrays) -> int:
         """The live rows that were stored."""
         try:
-            fragments = fragment_batch_of(arrays, self._spec, must_be_finite=True)
+            fragments = fragment_batch_of(arrays, self._spec, must_be_sound=True)
             self._check_credit(sender, fragments)
             mark = sender.mark(message.sequence, fragments)
             self._table.insert(fragments, sender=mark)

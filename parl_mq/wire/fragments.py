@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isfinite
 from typing import Any, Final
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy.typing as npt
 
 from parl_mq.errors import WireError
 from parl_mq.fragments import FragmentBatch
-from parl_mq.spec import TableSpec
+from parl_mq.spec import Space, TableSpec
 from parl_mq.wire.codec import Arrays, Shape, expect_arrays
 
 PREFIX: Final = "fragment."
@@ -34,14 +35,15 @@ def arrays_of(fragments: FragmentBatch) -> Arrays:
 
 
 def fragment_batch_of(
-    arrays: Mapping[str, npt.NDArray[Any]], spec: TableSpec, *, must_be_finite: bool = False
+    arrays: Mapping[str, npt.NDArray[Any]], spec: TableSpec, *, must_be_sound: bool = False
 ) -> FragmentBatch:
     """The fragments in the arrays of an InsertFragments message; no copies.
 
     Args:
         arrays: as a Decoder returned them.
         spec: of the table.
-        must_be_finite: NaN and infinite rewards are refused, but in closing rows, where nobody reads them.
+        must_be_sound: values that no learner can use are refused, but where nobody reads them: numbers that are not
+            finite, and those that a Discrete or MultiDiscrete space does not hold.
 
     Raises:
         WireError: something is wrong with them; it names the field.
@@ -61,8 +63,8 @@ def fragment_batch_of(
     )
     _check_counts(fragments, sizes)
     _check_ends(fragments)
-    if must_be_finite:
-        _check_rewards(fragments)
+    if must_be_sound:
+        _check_values(fragments, spec)
     return fragments
 
 
@@ -101,12 +103,40 @@ def _check_ends(fragments: FragmentBatch) -> None:
             raise WireError(f"field {name}: set at row {row}, which is not the last step of a fragment")
 
 
-def _check_rewards(fragments: FragmentBatch) -> None:
-    is_bad = ~np.isfinite(fragments.columns["reward"])
-    is_bad[_closing_rows(fragments)] = False
-    if is_bad.any():
-        row = int(is_bad.argmax())
-        raise WireError(f"field reward: {fragments.columns['reward'][row]} at row {row}, expected a finite number")
+def _check_values(fragments: FragmentBatch, spec: TableSpec) -> None:
+    """Of closing rows only the observations are read."""
+    for name, values in fragments.columns.items():
+        with np.errstate(over="ignore", invalid="ignore"):
+            is_bad = _unsound(values, spec.spaces.get(name))
+        if is_bad is None:
+            continue
+        if name not in spec.observation_names:
+            is_bad[_closing_rows(fragments)] = False
+        if is_bad.any():
+            row = int(is_bad.argmax())
+            raise WireError(f"field {name}: row {row} is not {_expected(spec.spaces.get(name))}")
+
+
+def _unsound(values: npt.NDArray[Any], space: Space | None) -> npt.NDArray[np.bool_] | None:
+    """[R] rows with values that no learner can use; None where there are none."""
+    if values.dtype.kind == "f":
+        flat = values.reshape(-1)
+        if isfinite(np.dot(flat, flat)):  # which takes a third of the time; the squares of large ones are infinite
+            return None
+        is_bad = ~np.isfinite(values)
+    elif space is not None and space.kind in ("Discrete", "MultiDiscrete"):
+        shape = values.shape[1:]
+        low, high = (np.resize(np.array(bound), shape) for bound in (space.low, space.high))
+        is_bad = (values < low) | (values > high)
+    else:
+        return None
+    return is_bad.reshape(len(values), -1).any(axis=1)
+
+
+def _expected(space: Space | None) -> str:
+    if space is None or space.kind not in ("Discrete", "MultiDiscrete"):
+        return "finite"
+    return f"from {min(space.low):g} to {max(space.high):g}"
 
 
 def _rows_of(fragments: FragmentBatch) -> npt.NDArray[np.int64]:

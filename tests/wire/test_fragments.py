@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from parl_mq.errors import WireError
-from parl_mq.spec import TableSpec
+from parl_mq.spec import Space, TableSpec
 from parl_mq.wire.codec import Decoder, encode
 from parl_mq.wire.fragments import arrays_of, fragment_batch_of
 from parl_mq.wire.messages import InsertFragments, ToReplay
@@ -102,10 +102,34 @@ def test_no_fragment_at_all_is_refused():
         fragment_batch_of(empty, SPEC)
 
 
+@pytest.mark.parametrize("name", ["reward", "noise"])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_rewards_are_checked_on_demand_but_in_closing_rows(value):
-    bad, unread = changed("reward", 2, value), changed("reward", 4, value)
+def test_numbers_that_are_not_finite_are_refused_on_demand(name, value):
+    bad = changed(name, 2, value)
     assert fragment_batch_of(bad, SPEC)
-    assert fragment_batch_of(unread, SPEC, must_be_finite=True)
-    with pytest.raises(WireError, match=r"field reward: .* at row 2"):
-        fragment_batch_of(bad, SPEC, must_be_finite=True)
+    with pytest.raises(WireError, match=f"field {name}: row 2 is not finite"):
+        fragment_batch_of(bad, SPEC, must_be_sound=True)
+
+
+def test_large_finite_numbers_pass():
+    assert fragment_batch_of(changed("noise", 2, 3e38), SPEC, must_be_sound=True)
+
+
+def test_of_closing_rows_observations_alone_are_read():
+    assert fragment_batch_of(changed("reward", 4, np.nan), SPEC, must_be_sound=True)
+    spec = TableSpec.of({"obs": ((2, 3), "float32"), "action": ((), "int64"), "noise": ((2,), "float32")})
+    arrays = arrays_of(fragments())
+    arrays["obs"] = arrays["obs"].astype(np.float32)
+    assert fragment_batch_of(arrays, spec, must_be_sound=True)
+    arrays["obs"][4, 1, 2] = np.nan
+    with pytest.raises(WireError, match="field obs: row 4 is not finite"):
+        fragment_batch_of(arrays, spec, must_be_sound=True)
+
+
+@pytest.mark.parametrize("value", [-1, 7])
+def test_values_beyond_a_space_that_counts_them_are_refused_on_demand(value):
+    spec = TableSpec(SPEC.columns, {"action": Space("Discrete", (0.0,), (6.0,))})
+    assert fragment_batch_of(changed("action", 2, value), spec)
+    assert fragment_batch_of(changed("action", 4, value), spec, must_be_sound=True)  # of a closing row
+    with pytest.raises(WireError, match="field action: row 2 is not from 0 to 6"):
+        fragment_batch_of(changed("action", 2, value), spec, must_be_sound=True)
