@@ -491,6 +491,8 @@ class ReplayDesk:
         self._refusal = str(error)
 
     def _hold(self, peer: PeerId, request: SampleRequest) -> None:
+        if any((held.peer, held.request.request_id) == (peer, request.request_id) for held in self._held):
+            return  # it comes again over the same connection
         if request.batch_size > self._config.error_band:
             reason = f"{request.batch_size} rows are more than replay.error_band = {self._config.error_band:g} releases"
             self._reply(peer, SampleRefused(request_id=request.request_id, reason=reason))

@@ -239,6 +239,7 @@ class SampleClient:
 
     def _lose(self) -> None:
         """The connection is gone, or this client: the map's ring may have been removed."""
+        self._is_attached = False
         self._spare.clear()
         if self._row_map is not None:
             self._row_map.detach()

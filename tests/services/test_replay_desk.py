@@ -206,7 +206,7 @@ def test_after_a_gap_the_sender_attaches_once_and_sends_again(desk):
     [
         ({"obs": np.zeros((5, 4), np.float64)}, "field obs: got float64"),
         ({"obs": np.zeros((5, 3), np.float32)}, "field obs"),
-        ({"reward": np.full(5, np.nan, np.float32)}, "field reward: nan at row 0"),
+        ({"reward": np.full(5, np.nan, np.float32)}, "field reward: row 0 is not finite"),
         ({"fragment.lengths": np.array([9], np.int32)}, "fragment.lengths"),
     ],
 )
@@ -345,6 +345,14 @@ def test_batches_of_one_request_that_are_due_together_come_in_one_reply_and_the_
     assert [reply.num_batches for reply in answers(desk.insert(1, sequence=4), SampleReply)] == [1]
     assert [reply.num_batches for reply in answers(desk.insert(4, sequence=5), SampleReply)] == [1]
     assert answers(desk.insert(4, sequence=6), SampleReply) == []
+
+
+def test_a_request_that_comes_again_before_its_answer_is_answered_once(desk):
+    request = SampleRequest(request_id=5, table="main", batch_size=8)
+    desk.say(LEARNER, request)
+    desk.say(LEARNER, request)
+    replies = [reply for _ in range(5) for reply in answers(desk.insert(4), SampleReply)]
+    assert [reply.request_id for reply in replies] == [5]
 
 
 def test_a_reply_of_several_batches_holds_them_one_after_the_other(desk):

@@ -209,6 +209,21 @@ async def test_after_a_reconnect_what_is_unanswered_is_asked_again_and_no_answer
         assert marks([await soon(client.next_batch()) for _ in range(3)]) == [2, 4, 5]
 
 
+async def test_nothing_is_asked_twice_while_the_replay_node_has_not_said_yes_again():
+    async with linked(prefetch=1) as (client, replay, channel):
+        replay.answer(await begin(replay), 1)
+        batch = await soon(client.next_batch())
+        channel.cut()
+        channel.revive()
+        await replay.next(Attach)
+        client.give_back(batch, np.ones(8))
+        client.ask()
+        replay.say(ATTACHED)
+        assert (await replay.next(SampleRequest))[0].request_id == 1
+        await asyncio.sleep(0)
+        assert replay.received == []
+
+
 @pytest.mark.parametrize(("ring_id", "expected"), [("ring", [1.0] * 8), ("another", [])])
 async def test_priorities_go_again_with_the_request_that_they_rode_on_unless_their_ring_is_gone(ring_id, expected):
     async with linked(prefetch=1) as (client, replay, channel):
