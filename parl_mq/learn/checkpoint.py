@@ -7,11 +7,14 @@ name, synced and renamed. `best` is a link to a directory of the same kind, with
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import secrets
 import shutil
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -32,6 +35,8 @@ _STATE: Final = "state.json"
 _WEIGHTS: Final = "weights.safetensors"
 _TRAINER: Final = "trainer.safetensors"
 _UNFINISHED: Final = ".unfinished-"
+_ABANDONED_S: Final = 600.0
+"""An unfinished one to which nothing was added for so long is that of a writer that is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +97,7 @@ class Found:
 
 
 def save(root: Path, checkpoint: Checkpoint, *, keep: int) -> Path:
-    """Writes the checkpoint and removes all but the `keep` newest. One process at a time may do so under `root`.
+    """Writes the checkpoint and removes all but the `keep` newest. Several processes may do so under `root` at a time.
 
     Newer ones that are damaged are removed too: the run went on from an older one because of them. Those that are whole
     are further than this one, and stay.
@@ -106,9 +111,9 @@ def save(root: Path, checkpoint: Checkpoint, *, keep: int) -> Path:
     with _os_errors_named(root):
         path = _write(root, f"updates-{checkpoint.updates:012d}", checkpoint)
         numbered = _numbered(root)
-        place = numbered.index(path)
-        damaged = [newer for newer in numbered[place + 1 :] if not _is_whole(newer)]
-        _remove(*damaged, *numbered[: max(0, place + 1 - keep)])
+        damaged = [other for other in numbered if other > path and not _is_whole(other)]
+        others = [other for other in numbered if other < path]
+        _remove(*damaged, *others[: max(0, len(others) + 1 - keep)])
     return path
 
 
@@ -185,15 +190,39 @@ def _numbered(root: Path) -> list[Path]:
 def _write(root: Path, name: str, checkpoint: Checkpoint) -> Path:
     """Everything or nothing; never in the place of another one, so that no moment is without a whole one."""
     root.mkdir(parents=True, exist_ok=True)
-    _remove(*root.glob(f"{_UNFINISHED}{name.partition('-')[0]}-*"))
-    unfinished = root / f"{_UNFINISHED}{name}"
+    _remove(*(path for path in root.glob(f"{_UNFINISHED}{name.partition('-')[0]}-*") if _is_abandoned(path)))
+    unfinished = root / f"{_UNFINISHED}{name}.{secrets.token_hex(4)}"
     unfinished.mkdir()
-    _write_files(unfinished, checkpoint)
-    free_names = (name if again == 0 else f"{name}-{again:03d}" for again in count())
-    path = next(path for free_name in free_names if not (path := root / free_name).exists())
-    unfinished.rename(path)
+    try:
+        _write_files(unfinished, checkpoint)
+        path = next(path for path in _names_for(root / name) if _has_become(unfinished, path))
+    except (OSError, ValueError):
+        _remove(unfinished)
+        raise
     sync_directory(root)
     return path
+
+
+def _is_abandoned(unfinished: Path) -> bool:
+    with suppress(FileNotFoundError):  # its writer was faster
+        return time.time() - unfinished.stat().st_mtime > _ABANDONED_S
+    return False
+
+
+def _names_for(path: Path) -> Iterator[Path]:
+    yield path
+    yield from (path.with_name(f"{path.name}-{again:03d}") for again in count(1))
+
+
+def _has_become(unfinished: Path, path: Path) -> bool:
+    """Whether it has that name now; False where another one has it, which another process may give it just now."""
+    try:
+        unfinished.rename(path)
+    except OSError as exc:
+        if exc.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+            return False
+        raise
+    return True
 
 
 def _write_files(directory: Path, checkpoint: Checkpoint) -> None:
@@ -218,7 +247,8 @@ def _to_json(values: Mapping[str, Any]) -> bytes:
 def _remove(*paths: Path) -> None:
     for path in paths:
         if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
+            with suppress(FileNotFoundError):  # another process removes it too
+                shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
 

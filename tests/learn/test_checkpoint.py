@@ -118,8 +118,39 @@ def test_kill_in_the_middle_of_saving_leaves_the_last_good_one(
             save(tmp_path, _checkpoint(2), keep=1)
     assert find_newest(tmp_path).checkpoint in (_checkpoint(1), _checkpoint(2))
     assert find_newest(tmp_path).damaged == ()
+    monkeypatch.setattr(checkpoints, "_ABANDONED_S", -1.0)  # what it left there is old
     save(tmp_path, _checkpoint(3), keep=1)
     assert _names(tmp_path) == ["updates-000000000003"]
+
+
+def test_another_process_may_save_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_files = checkpoints._write_files
+
+    def while_another_saves(directory: Path, checkpoint: Checkpoint) -> None:
+        monkeypatch.setattr(checkpoints, "_write_files", write_files)
+        write_files(directory, checkpoint)
+        save(tmp_path, _checkpoint(5), keep=1)
+
+    monkeypatch.setattr(checkpoints, "_write_files", while_another_saves)
+    path = save(tmp_path, _checkpoint(5), keep=1)
+    assert _names(tmp_path) == [path.name] == ["updates-000000000005-001"]
+
+
+def test_another_process_may_remove_what_is_saved_and_removed_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path, _checkpoint(1), keep=1)
+    sync = checkpoints.sync_directory
+
+    def while_another_saves(directory: Path) -> None:
+        sync(directory)
+        if directory == tmp_path:
+            monkeypatch.setattr(checkpoints, "sync_directory", sync)
+            save(tmp_path, _checkpoint(9), keep=1)
+
+    monkeypatch.setattr(checkpoints, "sync_directory", while_another_saves)
+    save(tmp_path, _checkpoint(5), keep=1)
+    assert _names(tmp_path) == ["updates-000000000009"]
 
 
 def test_full_disk_is_told_and_leaves_the_last_good_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,6 +162,7 @@ def test_full_disk_is_told_and_leaves_the_last_good_one(tmp_path: Path, monkeypa
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(SnapshotError, match="No space left"):
         save(tmp_path, _checkpoint(2), keep=1)
+    assert _names(tmp_path) == ["updates-000000000001"]
     assert find_newest(tmp_path).checkpoint == _checkpoint(1)
 
 
