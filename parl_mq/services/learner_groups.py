@@ -47,6 +47,7 @@ class LearnerGroups:
         self._ready: dict[str, LearnerReady] = {}
         self._missing: dict[str, str] = {}
         self._formed: dict[str, GroupFormed] = {}
+        self._begun_with = 0
         self._first = self.members[0] if self.members else None
 
     def is_led_by(self, name: str) -> bool:
@@ -75,6 +76,8 @@ class LearnerGroups:
     def note_gone(self, name: str, how: str) -> list[tuple[Node, Message]]:
         """A learner's process is gone, or another one has its name."""
         self._ready.pop(name, None)
+        if name in self._missing:
+            self._missing[name] = how
         if name not in self.members:
             return []
         return self._end(f"{name} {how}", but=name, lost=(name, how))
@@ -104,8 +107,8 @@ class LearnerGroups:
 
     def _form(self, now: float) -> list[tuple[Node, Message]]:
         """The next group, if there is none and enough learners are ready and not silent."""
-        here = [node for node in self._nodes(self._ready) if now - node.heard_at <= self._silence_limit_s]
-        if self.members or len(here) < self._size:
+        here = self._not_silent(self._ready, now)
+        if self.members or len(here) < self._size or self._may_lose_updates(here, now):
             return []
         ahead = sorted(here, key=lambda node: (-self._ready[node.name].updates, node.index, node.name))
         chosen = sorted(ahead[: self._size], key=lambda node: (node.index, node.name))
@@ -115,7 +118,7 @@ class LearnerGroups:
         self.generation += 1
         self.members = tuple(node.name for node in chosen)
         self._first = self.members[0]
-        self._missing = {}
+        self._missing, self._begun_with = {}, max(each.updates for each in ready)
         common = GroupFormed(
             generation=self.generation,
             rank=0,
@@ -127,6 +130,13 @@ class LearnerGroups:
         formed = [(node, common.model_copy(update={"rank": rank})) for rank, node in enumerate(chosen)]
         self._formed = {node.name: message for node, message in formed}
         return list(formed)
+
+    def _may_lose_updates(self, here: list[Node], now: float) -> bool:
+        """Whether nobody here has the state of the last group, and one that was in it may yet report."""
+        told = self._not_silent((name for name, how in self._missing.items() if not how), now)
+        ready = [self._ready[node.name] for node in here]
+        has_state = any(each.generation == self.generation and each.updates >= self._begun_with for each in ready)
+        return bool(told) and not has_state
 
     def _refuse_strangers(self, nodes: list[Node]) -> list[tuple[Node, Message]]:
         """Those who could not reach one that listens where its own machine alone can."""
@@ -149,6 +159,9 @@ class LearnerGroups:
     def _tell_waiting(self, name: str) -> list[tuple[Node, Message]]:
         nodes = self._nodes([name] if name in self._ready else [])
         return [(node, GroupWaiting(reason=self.waiting_for)) for node in nodes]
+
+    def _not_silent(self, names: Iterable[str], now: float) -> list[Node]:
+        return [node for node in self._nodes(names) if now - node.heard_at <= self._silence_limit_s]
 
     def _nodes(self, names: Iterable[str]) -> list[Node]:
         nodes = [self._roster.named(name) for name in names]

@@ -198,6 +198,45 @@ def test_when_the_run_ends_one_that_is_left_goes_on_alone_with_its_updates():
     assert {name: (message.rank, message.names) for name, message in told.items()} == {"learner-2": (0, ["learner-2"])}
 
 
+def _with_a_spare():
+    """learner-1 is lost; learner-0 is told so, and has the updates that learner-2 lacks."""
+    run = Run()
+    _formed(run)
+    run.ready("learner-2")
+    run.groups.wind_up(1.0)
+    told = run._by_name(run.groups.note_gone("learner-1", "died"))
+    assert set(told) == {"learner-0"}
+    return run
+
+
+def test_no_spare_goes_on_before_those_of_the_last_group_have_reported():
+    run = _with_a_spare()
+    assert isinstance(run.ready("learner-2", now=1.0)["learner-2"], GroupWaiting)
+    told = run.ready("learner-0", generation=1, updates=2000, now=1.5)
+    assert told["learner-0"].names == ["learner-0"]
+
+
+def test_nobody_goes_on_from_what_it_had_before_it_took_up_the_state_of_its_group():
+    run = Run()
+    _formed(run, learner_0=2000)
+    told = run.ready("learner-1", generation=1, reason="learner-0 stopped while it took up the common state")
+    assert isinstance(told["learner-0"], GroupEnded)
+    assert run._by_name(run.groups.wind_up(1.0)) == {}
+    assert run.ready("learner-0", generation=1, updates=2000, now=1.5)["learner-0"].names == ["learner-0"]
+
+
+@pytest.mark.parametrize("how", ["gone", "silent", "started again"])
+def test_a_spare_goes_on_when_those_of_the_last_group_do_not_report(how):
+    run, now = _with_a_spare(), 1.0
+    if how == "gone":
+        run.groups.note_gone("learner-0", "has left")
+    elif how == "silent":
+        now = LIMIT_S + 1.0
+    else:
+        run.join("learner-0", epoch=2, now=1.0)
+    assert run.ready("learner-2", now=now)["learner-2"].names == ["learner-2"]
+
+
 def test_a_learner_elsewhere_is_refused_where_one_listens_for_its_own_machine_alone():
     run = Run()
     run.join("learner-0", host="here")
