@@ -557,9 +557,13 @@ class HubState:
         return not any(node.role in stage.roles for node in living)
 
     def _has_judge(self, living: list[Node]) -> bool:
-        """An evaluator is here, or still to come: of a run of seconds it may be the last node that is there."""
+        """An evaluator is here, or still to come: of a run of seconds it may be the last node that is there.
+
+        One that was in an earlier start of the run says nothing of this one's.
+        """
         has_supervisor = any(node.role == "supervisor" for node in living)
-        evaluators = [node for node in self._roster if node.role == "evaluator"]
+        judges = [node for node in self._roster if node.role == "evaluator"]
+        evaluators = [node for node in judges if not (node.has_left and node.state == "away")]
         return any(not node.has_left for node in evaluators) or (has_supervisor and not evaluators)
 
     def _stop_if_ending(self, node: Node, *, is_new: bool) -> list[Outgoing]:
