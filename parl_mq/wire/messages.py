@@ -20,7 +20,7 @@ from pydantic import (
     PositiveInt,
 )
 
-PROTOCOL_VERSION: Final = 1
+PROTOCOL_VERSION: Final = 2
 MAIN_TABLE: Final = "main"
 """The table that a run's actors fill."""
 CHUNK_BYTES: Final = 256 * 1024

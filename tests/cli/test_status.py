@@ -184,7 +184,7 @@ def test_captured_messages_are_one_line_each(tmp_path, monkeypatch, capsys):
     capture.close()
     assert run_command(monkeypatch, "wire", "dump", str(tmp_path / "c")) == EXIT_OK
     first, second, third = capsys.readouterr().out.splitlines()
-    assert "-> hub hello protocol=1 role='actor' name='actor-0'" in first
+    assert "-> hub hello protocol=2 role='actor' name='actor-0'" in first
     assert "<- hub 0102 heartbeat sequence=1" in second
     assert "unreadable" in third
     assert (
