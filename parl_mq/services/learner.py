@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import faulthandler
 import logging
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
@@ -47,7 +48,7 @@ HAND_OVER_S: Final = 2.0
 """Time that the hub gets to fetch the last version at the end."""
 FIGURES_EVERY_S: Final = 1.0
 MAX_IN_VAIN: Final = 10
-"""Groups in a row that end without an update, and not by the hub's word. Of a learner that fails again and again more
+"""Groups in a row that do not begin, and do not end by the hub's word. Of a learner that fails again and again more
 restarts are counted than this one's own fault would cause."""
 LOOK_AT_WORK_S: Final = 1.0
 OWN_ABSENCE_S: Final = 3.0
@@ -55,7 +56,10 @@ OWN_ABSENCE_S: Final = 3.0
 OUTLASTS_ABORT_S: Final = CONNECT_S + 5.0
 """So long the work thread may stay in an operation of a group that is over: connecting is given up by itself."""
 COMPILE_S: Final = 600.0
-"""So long torch.compile may take, which says nothing meanwhile."""
+"""So long after a group's first update torch.compile may be at work, which says nothing meanwhile: some programs are
+compiled in later updates, and for batches of another size anew."""
+SAVE_S: Final = 600.0
+"""So long a disk may take to read or write a checkpoint: a network's may stall for minutes."""
 OF_GROUP: Final = ("updates_total", "skipped_updates_total")
 """Figures that are the same for all learners of a group."""
 MAX_UNDER_WAY: Final = 2
@@ -273,6 +277,36 @@ class IdleTime:
         return self.waited_s - waited_s, self.limited_s - limited_s
 
 
+class LongWork:
+    """Says that the work thread gets on while it does something that takes long, and says nothing itself."""
+
+    def __init__(self, gets_on: Callable[[], object], clock: Callable[[], float] = time.monotonic) -> None:
+        """Nothing takes long yet; `gets_on` is called by `tell`."""
+        self._gets_on = gets_on
+        self._clock = clock
+        self._until = -inf
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def lasting(self, until: float) -> Iterator[None]:
+        """The block may take until this time; for the work thread."""
+        self._set(until)
+        try:
+            yield
+        finally:
+            self._set(-inf)
+
+    def tell(self) -> None:
+        """To be called now and then by the loop."""
+        with self._lock:  # once the block is left nothing is said any more: the thread may be idle
+            if self._clock() < self._until:
+                self._gets_on()
+
+    def _set(self, until: float) -> None:
+        with self._lock:
+            self._until = until
+
+
 @dataclass(frozen=True, slots=True)
 class _UnderWay:
     """Batches in the work thread, and what will come of them."""
@@ -311,9 +345,10 @@ class LearnerNode:
         self._num_unsaved = 0
         self._group: LearnerGroup | None = None
         self._told_reason = ""
-        self._has_joined = False
+        self._has_joined = self._has_broken = False
         self._num_in_vain = 0
-        self._has_learned = False
+        self._long_work = LongWork(work.gets_on)
+        self._compiles_until: float | None = None
         self._samples: SampleSource | None = None
 
     async def run(
@@ -325,7 +360,6 @@ class LearnerNode:
             self._link.status.links.append(source)
             reason = ""
             while (formed := await self._next_group(rendezvous, reason)) is not None:
-                num_before = self._learner.num_updates
                 try:
                     async with self._in_group(formed, rendezvous):
                         await self._begin(source)
@@ -337,22 +371,23 @@ class LearnerNode:
                             await self._train(self._samples, source)
                 except* GroupBroken as broken:
                     reason = self._told_reason or str(first_cause(broken))  # the hub knows who it was
-                    self._note_broken(reason, is_in_vain=self._learner.num_updates == num_before)
-            if self._samples is not None:
-                await self._finish(self._samples, source, leads=self._leads(rendezvous))
+                    self._has_broken = True
+                    await self._note_broken(reason)
+            await self._finish(source, rendezvous)
             for task in background:
                 task.cancel()
 
-    def _note_broken(self, reason: str, *, is_in_vain: bool) -> None:
-        """Ends a learner whose groups break one after the other: it may be its own machine that fails.
+    async def _note_broken(self, reason: str) -> None:
+        """Ends a learner whose groups do not begin, one after the other: it may be its own machine that fails.
 
         Raises:
-            ParlError: that is so.
+            ParlError: that is so. What it has learned is saved before.
         """
-        self._num_in_vain = self._num_in_vain + 1 if is_in_vain and not self._told_reason else 0
+        self._num_in_vain = 0 if self._has_joined or self._told_reason else self._num_in_vain + 1
         if self._num_in_vain >= MAX_IN_VAIN:
+            await self._trying_to_save(self._keep_state)
             raise ParlError(
-                f"{self._num_in_vain} groups of learners in a row broke without an update, the last one because "
+                f"{self._num_in_vain} groups of learners in a row broke before they began, the last one because "
                 f"{reason}; look whether this machine reaches the others, and for errors of theirs"
             )
 
@@ -362,6 +397,7 @@ class LearnerNode:
         looked_at, absent_until = time.monotonic(), -inf
         while True:
             await asyncio.sleep(LOOK_AT_WORK_S)  # the period itself
+            self._long_work.tell()
             now = time.monotonic()
             if now - looked_at > OWN_ABSENCE_S:
                 absent_until = now
@@ -386,7 +422,8 @@ class LearnerNode:
         Raises:
             GroupBroken: the group is over, though not at the stop; in an exception group.
         """
-        self._told_reason, self._has_joined = "", False
+        self._told_reason, self._has_joined, self._has_broken = "", False, False
+        self._compiles_until = None
         group = self._group = LearnerGroup(
             _place(formed), host=rendezvous.host, device=self._device, gets_on=self._work.gets_on
         )
@@ -481,7 +518,7 @@ class LearnerNode:
                 if step.published is not None:
                     source.publish(step.published)
                 if step.is_checkpoint_due:
-                    await self._try_to_save()
+                    await self._trying_to_save(self._save_checkpoint)
             if self._config.deterministic:
                 samples.ask()  # with the priorities of this batch
             room.release()
@@ -504,30 +541,17 @@ class LearnerNode:
 
     def _learned(self, batch: Batch, depth: int) -> LearnerStep:
         self._work.gets_on()
-        with memory_named(self._device), self._compiling():
+        with memory_named(self._device), self._long_work.lasting(self._compiling_until()):
             step = self._learner.learn(drawn_rows(batch, depth))
-        self._has_learned = True
         return replace(step, published=self._learner.publish()) if batch.reply.ends_round else step
 
-    @contextlib.contextmanager
-    def _compiling(self) -> Iterator[None]:
-        """Says that the work gets on while the first update compiles, for COMPILE_S at most."""
-        if self._has_learned or not self._config.learner.compile:
-            yield
-            return
-        is_done, until = threading.Event(), time.monotonic() + COMPILE_S
-
-        def tell() -> None:
-            while not is_done.wait(LOOK_AT_WORK_S) and time.monotonic() < until:
-                self._work.gets_on()
-
-        telling = threading.Thread(target=tell, name="compiling", daemon=True)
-        telling.start()
-        try:
-            yield
-        finally:
-            is_done.set()
-            telling.join()
+    def _compiling_until(self) -> float:
+        """COMPILE_S after the group's first update began."""
+        if not self._config.learner.compile:
+            return -inf
+        if self._compiles_until is None:
+            self._compiles_until = time.monotonic() + COMPILE_S
+        return self._compiles_until
 
     async def _next_batches(self, samples: SampleSource) -> list[Batch]:
         """The batches that are there, at least one; none at the stop."""
@@ -544,11 +568,15 @@ class LearnerNode:
         self._is_waiting = False
         return [] if first is None else [first, *samples.ready_batches()]
 
-    async def _finish(self, samples: SampleSource, source: WeightsSource, *, leads: bool) -> None:
+    async def _finish(self, source: WeightsSource, rendezvous: Rendezvous) -> None:
         """The checkpoint comes first: the hub may be gone, and is then waited for in vain."""
         self._link.status.works("finishing")
-        samples.send_last_priorities()
-        if not leads:
+        leads = self._leads(rendezvous)
+        if self._samples is not None:
+            self._samples.send_last_priorities()
+        if self._samples is None or not leads:
+            if leads or self._is_left(rendezvous):
+                await self._keep_state()
             return
         self._link.status.counters["updates_total"] = self._learner.num_updates
         last = await self._work(self._learner.publish)
@@ -556,22 +584,37 @@ class LearnerNode:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(source.hand_over(last), HAND_OVER_S)
 
-    async def _try_to_save(self) -> None:
+    def _is_left(self, rendezvous: Rendezvous) -> bool:
+        """Whether its group ended before the stop: it may be the only one that has the state of that."""
+        return self._group is not None and (self._has_broken or rendezvous.has_ended(self._group.place.generation))
+
+    async def _trying_to_save(self, save: Callable[[], Awaitable[None]]) -> None:
         """A disk that is full now need not be so next time; older checkpoints are as before."""
         try:
-            await self._save_checkpoint()
+            await save()
         except SnapshotError as error:
             self._num_unsaved += 1
             log.error("no checkpoint was written, the next one may be: %s", error)
 
+    async def _keep_state(self) -> None:
+        """Saves what it has learned, unless there is a checkpoint that is as far."""
+        await self._work(self._write_checkpoint, if_newest=True)
+
     async def _save_checkpoint(self) -> None:
         await self._work(self._write_checkpoint)
 
-    def _write_checkpoint(self) -> None:
-        with self._idle.interrupted():
-            keep, began_at = self._config.learner.keep_checkpoints, time.monotonic()
-            checkpoints.save(self._checkpoint_root, self._learner.checkpoint(), keep=keep)
+    def _write_checkpoint(self, *, if_newest: bool = False) -> None:
+        began_at = time.monotonic()
+        with self._idle.interrupted(), self._long_work.lasting(began_at + SAVE_S):
+            keep = self._config.learner.keep_checkpoints
+            if not if_newest or self._learner.num_updates > self._num_saved():
+                checkpoints.save(self._checkpoint_root, self._learner.checkpoint(), keep=keep)
             self._checkpoint_s += time.monotonic() - began_at
+
+    def _num_saved(self) -> int:
+        """Updates in the newest checkpoint that there is; 0 without one."""
+        found = checkpoints.find_newest(self._checkpoint_root).checkpoint
+        return 0 if found is None else found.updates
 
     def _note(self, samples: SampleSource) -> None:
         self._link.status.works("updating")
@@ -605,8 +648,9 @@ class LearnerNode:
 
 
 def _end_process(why: str) -> None:
-    """At once: a thread that hangs would be waited for."""
+    """At once, with the stack of each thread: one that hangs would be waited for."""
     log.error("this learner ends, to be started again: %s", why)
+    faulthandler.dump_traceback(all_threads=True)
     os._exit(EXIT_TEMPORARY)
 
 

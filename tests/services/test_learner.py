@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import faulthandler
+import logging
 import os
 import re
 import threading
@@ -20,9 +22,12 @@ from parl_mq.net.memory_channel import MemoryNetwork
 from parl_mq.services import learner as module
 from parl_mq.services.hub_link import NodeStatus
 from parl_mq.services.learner import (
+    COMPILE_S,
     MAX_IN_VAIN,
+    SAVE_S,
     IdleTime,
     LearnerNode,
+    LongWork,
     WeightsSource,
     build_learner,
     check_run_directory,
@@ -133,6 +138,9 @@ async def test_a_version_published_while_the_hub_is_away_is_announced_when_it_is
     channel.revive()
     await until(lambda: [each for each in hub.received if isinstance(each, WeightsAnnounced)])
     assert hub.received[-1] == announcement(snapshot(1, 5))
+
+
+log = logging.getLogger("parl_mq")
 
 
 def _built(checkpoint_root, run_id="run"):
@@ -362,6 +370,28 @@ async def test_groups_that_break_again_and_again_without_an_update_end_the_learn
     assert node.rendezvous.formed.qsize() == 1
 
 
+async def test_what_was_learned_is_saved_before_groups_that_do_not_begin_end_the_learner(node):
+    node.rendezvous.formed.put_nowait(_formed(1))
+    node.samples.arrive(0)
+    await until(lambda: node.trainer.num_updates == 1)
+    node.trainer.join = lambda group, generation: _raising(GroupBroken("learner-1 stopped"))(None)
+    node.rendezvous.is_over.put_nowait("learner-1 has left")
+    for generation in range(2, MAX_IN_VAIN + 2):
+        node.rendezvous.formed.put_nowait(_formed(generation))
+    with pytest.raises(BaseExceptionGroup, match="unhandled errors"):
+        await soon(node.task)
+    assert [path.name for path in node.root.iterdir()] == ["updates-000000000001"]
+
+
+async def test_a_group_that_begins_and_breaks_in_its_first_update_is_another_s_fault(node):
+    node.trainer.learn = _raising(GroupBroken("learner-1 stopped in the midst of an update"))
+    for generation in range(1, 2 * MAX_IN_VAIN):
+        node.rendezvous.formed.put_nowait(_formed(generation))
+        node.samples.arrive(generation)
+        await until(lambda generation=generation: len(node.rendezvous.asked) == generation + 1)
+    assert not node.task.done()
+
+
 async def test_a_group_with_an_update_or_that_the_hub_ends_is_not_in_vain(node):
     for generation in range(1, 2 * MAX_IN_VAIN):
         node.rendezvous.formed.put_nowait(_formed(generation))
@@ -383,6 +413,7 @@ def ended(monkeypatch):
         raise Ended(code)
 
     monkeypatch.setattr(os, "_exit", end)
+    monkeypatch.setattr(faulthandler, "dump_traceback", lambda all_threads: log.error("all stacks: %s", all_threads))
     monkeypatch.setattr(module, "LOOK_AT_WORK_S", 0.001)
 
 
@@ -398,7 +429,7 @@ def ended(monkeypatch):
 async def test_a_learner_whose_work_thread_hangs_ends_to_be_started_again(
     tmp_path, ended, caplog, busy_s, outlasts_s, reason
 ):
-    link, work = SimpleNamespace(status=NodeStatus()), SimpleNamespace(busy_s=busy_s)
+    link, work = SimpleNamespace(status=NodeStatus()), SimpleNamespace(busy_s=busy_s, gets_on=None)
     node = LearnerNode(link, work, StopSignal(), Trainer(), small_config(), tmp_path)
     node._group = SimpleNamespace(outlasts_abort_s=outlasts_s)
     if reason is None:
@@ -409,37 +440,71 @@ async def test_a_learner_whose_work_thread_hangs_ends_to_be_started_again(
         await soon(node._watch_work())
     assert raised.value.args == (EXIT_TEMPORARY,)
     assert re.search(reason, caplog.text)
+    assert caplog.messages[-1] == "all stacks: True"
 
 
 async def test_a_process_that_was_stopped_has_not_seen_its_work_hang(tmp_path, ended, monkeypatch):
     monkeypatch.setattr(module, "OWN_ABSENCE_S", 0.0)  # each look comes late
-    link, work = SimpleNamespace(status=NodeStatus()), SimpleNamespace(busy_s=70.0)
+    link, work = SimpleNamespace(status=NodeStatus()), SimpleNamespace(busy_s=70.0, gets_on=None)
     node = LearnerNode(link, work, StopSignal(), Trainer(), small_config(), tmp_path)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(node._watch_work(), 0.05)
 
 
-def test_each_batch_and_the_time_of_compiling_count_as_work_that_gets_on(training_node, monkeypatch):
-    node, trainer = training_node
-    now = 0.0
-    node._work._clock = lambda: now
-    monkeypatch.setattr(module, "LOOK_AT_WORK_S", 0.001)
-    monkeypatch.setattr(node, "_config", small_config("learner.compile=true"))
-    batch = Batch(SimpleNamespace(held_s=0.0, ends_round=False, num_live=8), {"probabilities": np.ones(8)})
-    seen = []
+def test_work_that_takes_long_gets_on_within_its_limit_and_until_it_is_done():
+    now, told = 0.0, []
 
-    def compiles(rows):
+    def look(at):
         nonlocal now
-        now += 100.0
-        until_s = time.monotonic() + PATIENCE_S
-        while not seen and node._work.busy_s and time.monotonic() < until_s:
-            time.sleep(0.001)
-        seen.append(node._work.busy_s)
-        return LearnerStep(np.ones(8), False, None, False)
+        now = at
+        work.tell()
 
-    trainer.learn = compiles
-    node._learn([batch, batch])
-    assert seen == [0.0, 100.0]
+    work = LongWork(lambda: told.append(now), lambda: now)
+    look(0.0)
+    with work.lasting(10.0):
+        look(1.0)
+        look(9.0)
+        look(10.0)
+    look(5.0)
+    assert told == [1.0, 9.0]
+
+
+@pytest.fixture
+def timed(training_node, monkeypatch):
+    """A node whose clock is the test's; what is called takes 100 s, and the loop looks at it after that."""
+    made = SimpleNamespace(node=training_node[0], trainer=training_node[1], now=0.0, seen=[])
+
+    def takes_long(result):
+        made.now += 100.0
+        made.node._long_work.tell()
+        made.seen.append(made.node._work.busy_s)
+        return result
+
+    made.takes_long = takes_long
+    made.node._work._clock = lambda: made.now
+    monkeypatch.setattr(made.node, "_long_work", LongWork(made.node._work.gets_on, lambda: made.now))
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: made.now))
+    return made
+
+
+@pytest.mark.parametrize("compiles", [True, False])
+def test_each_batch_and_the_time_of_compiling_count_as_work_that_gets_on(timed, monkeypatch, compiles):
+    monkeypatch.setattr(timed.node, "_config", small_config(f"learner.compile={str(compiles).lower()}"))
+    batch = Batch(SimpleNamespace(held_s=0.0, ends_round=False, num_live=8), {"probabilities": np.ones(8)})
+    timed.trainer.learn = lambda rows: timed.takes_long(LearnerStep(np.ones(8), False, None, False))
+    timed.node._learn([batch] * 7)
+    in_time = int(COMPILE_S / 100.0) - 1 if compiles else 0
+    assert timed.seen == [0.0] * in_time + [100.0] * (7 - in_time)
+
+
+@pytest.mark.parametrize("if_newest", [False, True])
+def test_a_checkpoint_that_takes_long_is_work_that_gets_on(timed, monkeypatch, if_newest):
+    monkeypatch.setattr(module.checkpoints, "save", lambda *_, **__: timed.takes_long(None))
+    monkeypatch.setattr(module.checkpoints, "find_newest", lambda _: timed.takes_long(SimpleNamespace(checkpoint=None)))
+    timed.trainer.checkpoint, timed.trainer.num_updates = lambda: None, 1
+    timed.node._write_checkpoint(if_newest=if_newest)
+    assert timed.seen == [0.0] * (1 + if_newest)
+    assert timed.now < SAVE_S
 
 
 def test_memory_that_ends_before_the_first_update_is_named_too(training_node, monkeypatch, tmp_path):
@@ -632,6 +697,25 @@ async def test_who_waits_for_a_place_tells_of_no_updates_and_leaves_what_others_
     await soon(node.task)
     assert [path.name for path in node.root.iterdir()] == ["updates-000000002000"]
     assert node.source.published == [1]
+    assert "updates_total" not in node.link.status.counters
+
+
+@pytest.mark.parametrize("hub_says_so", [True, False])
+async def test_who_is_left_at_the_stop_of_a_group_that_is_over_keeps_what_was_learned(node, hub_says_so):
+    save(node.root, Checkpoint(1, b"before"), keep=3)
+    node.rendezvous.formed.put_nowait(_formed(1, rank=1, names=("learner-0", "learner-1")))
+    node.samples.arrive(0, 1)
+    await until(lambda: node.trainer.num_updates == 2)
+    if hub_says_so:
+        node.rendezvous.is_over.put_nowait("learner-0 has left")
+    else:
+        node.trainer.learn = _raising(GroupBroken("learner-0 stopped in the midst of an update"))
+        node.samples.arrive(2)
+    await until(lambda: len(node.rendezvous.asked) == 2)
+    node.stop.set("signal SIGTERM")
+    await soon(node.task)
+    assert sorted(path.name for path in node.root.iterdir()) == ["updates-000000000001", "updates-000000000002"]
+    assert node.source.published == []
     assert "updates_total" not in node.link.status.counters
 
 
