@@ -346,9 +346,11 @@ class ReplayDesk:
 
     def forget(self, peer: PeerId) -> None:
         """The connection is gone; its client attaches again when it is back."""
-        if self._clients.pop(peer, None) is not None:
+        if (gone := self._clients.pop(peer, None)) is not None:
             self._held = deque(held for held in self._held if held.peer != peer)
             self._count_actors()
+            if any(client.role == "learner" for client in self._clients.values()):
+                self._told_sums.pop(gone.name, None)  # the others go on, and know what is new
 
     def _count_actors(self) -> None:
         """Actors that share the credit: those of the settings, or all that are attached where these are more."""

@@ -20,6 +20,9 @@ from parl_mq.replay.limiter import Counts, RatioLimiter
 SILENT_S: Final = 1.0
 """A node that has owed rows for so long is left out until it says something."""
 
+BANDS_AWAY: Final = 2.0
+"""Of the limiter's band: no run whose counts are complete comes so far from its ratio."""
+
 NOTHING: Final = Counts()
 
 Arrays = dict[str, npt.NDArray[Any]]
@@ -135,6 +138,7 @@ class RunDraws:
         self._again: list[JointDraw] = []
         self._held_since: float | None = None
         self._began_at: float | None = None
+        self._lost, self._num_told = NOTHING, 0
 
     @property
     def num_open_batches(self) -> int:
@@ -152,7 +156,7 @@ class RunDraws:
     def sums_beside(self, index: int) -> Counts:
         """What all nodes but one have inserted and drawn, and were asked for; that one's earlier rings too."""
         others = [node.sums for number, node in enumerate(self.nodes) if number != index]
-        return sum_of([*others, self.nodes[index].gone])
+        return sum_of([*others, self.nodes[index].gone, self._lost])
 
     # What nodes say
 
@@ -219,7 +223,25 @@ class RunDraws:
         if not self._is_any_up:
             return False
         self._began_at = now if self._began_at is None else self._began_at
-        return now - self._began_at >= SILENT_S or all(node.is_told for node in self.nodes)
+        if now - self._began_at < SILENT_S and not all(node.is_told for node in self.nodes):
+            return False
+        self._reckon_lost()
+        return True
+
+    def _reckon_lost(self) -> None:
+        """Makes up for rings that were lost before this learner came, of which nobody can tell it the counts.
+
+        Those of all rings together stay within the band. Where they are far from that, what is missing is reckoned, so
+        that the ratio is held from here on. It is done anew when a node tells its counts for the first time.
+        """
+        num_told = sum(node.is_told for node in self.nodes)
+        if num_told == self._num_told:
+            return
+        ratio, run = self._limiter.samples_per_insert, sum_of([node.sums for node in self.nodes])
+        balance = run.inserted * ratio - run.drawn
+        self._num_told, self._lost = num_told, NOTHING
+        if abs(balance) > BANDS_AWAY * self._limiter.error_band:
+            self._lost = Counts(drawn=round(balance)) if balance > 0 else Counts(inserted=round(-balance / ratio))
 
     def _num_due(self, num_batches: int) -> int:
         self._tell_limiter()
@@ -294,7 +316,7 @@ class RunDraws:
         return sum(node.num_live for node in self.nodes if node.is_up)
 
     def _tell_limiter(self) -> None:
-        self._limiter.note_elsewhere(sum_of([node.sums for node in self.nodes]), arrived_here=0)
+        self._limiter.note_elsewhere(sum_of([*(node.sums for node in self.nodes), self._lost]), arrived_here=0)
 
 
 def sum_of(counts: list[Counts]) -> Counts:

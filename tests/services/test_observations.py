@@ -72,7 +72,7 @@ def test_mismatch_says_what_does_not_fit(obs: np.ndarray, words: str) -> None:
     ("change", "words"),
     [
         ({"b": (3, np.zeros((2, 1), np.float32))}, "obs/b/1 has the shape [2, 1] instead of [2, 2]"),
-        ({"b": (20_000, GOOD["b"][1])}, "element 0 of obs/b/0 is 20000, outside 0 to 2e+04"),
+        ({"b": (30_000, GOOD["b"][1])}, "element 0 of obs/b/0 is 30000, outside 0 to 3e+04"),
         ({"b": (3,)}, "obs/b/1 is missing"),
     ],
 )

@@ -83,6 +83,30 @@ def test_draws_stop_at_the_ratio_of_the_run_and_those_under_way_count():
     assert num_batches(made.due(0.0, 6, 8)) == 1
 
 
+@pytest.mark.parametrize("drawn", [0, 50_000], ids=["too few draws", "too many draws"])
+def test_counts_of_a_ring_that_was_lost_before_are_made_up_for(drawn):
+    made = draws()
+    told(made, 0, before=10)  # a ring that was made anew: what it had inserted and drawn is not known any more
+    told(made, 1, before=10, inserted=10_000, drawn=drawn)
+    assert num_batches(made.due(0.0, 8, 8)) == 2  # the band
+    assert made.due(0.0, 6, 8) == []
+    told(made, 1, before=10, inserted=10_004, drawn=drawn)
+    assert num_batches(made.due(0.0, 6, 8)) == 1
+    elsewhere = made.sums_beside(0)
+    assert elsewhere.inserted * 2 - elsewhere.drawn == pytest.approx(8, abs=16)
+
+
+def test_what_seemed_lost_is_found_with_a_node_that_is_late():
+    made = draws()
+    told(made, 0, before=10, inserted=10_000)
+    assert made.due(0.0, 1, 1) == []
+    assert num_batches(made.due(SILENT_S, 1, 1)) == 1
+    told(made, 1, before=10, drawn=20_000)
+    made.due(SILENT_S, 8, 8)
+    assert made.sums_beside(1).inserted == 10_000
+    assert made.sums_beside(1).drawn <= 2 * B + 16
+
+
 def test_every_row_of_every_batch_comes_from_one_node():
     made = draws(3, band=1000.0)
     for index in range(3):
