@@ -120,8 +120,14 @@ def restore(
 
 
 def _run(path: Path, settings: list[str] | None) -> tuple[RunDirectory, RunConfig]:
+    """The run as it was started; of the environment's settings only those of this process are taken."""
+    import os
+
     from parl_mq.config.loader import load_config
+    from parl_mq.config.settings import settings_of_environment
     from parl_mq.services.run_directory import RunDirectory
 
     directory = RunDirectory.open(path)
-    return directory, load_config(directory.config, overrides=options.settings_of_flags(settings))
+    own = [setting for setting in settings_of_environment(os.environ) if setting.key[0] == "node"]
+    overrides = [*own, *options.settings_of_flags(settings)]
+    return directory, load_config(directory.config, overrides=overrides, environ={})

@@ -121,7 +121,7 @@ def check_rings(config: RunConfig, directory: RunDirectory) -> None:
     Raises:
         ConfigError: names them, their earlier values and the ring.
     """
-    settings, earlier = table_settings(config), load_config(directory.config)
+    settings, earlier = table_settings(config), load_config(directory.config, environ={})
     for ring in rings_of_run(config.node, directory.read_memory().run_id):
         if ring.description is not None and (names := differing(ring.description.settings, settings)):
             keys = [key for key in keys_of(names) if earlier.value_of(key) != config.value_of(key)]
@@ -161,10 +161,11 @@ def sweep(node: NodeConfig, *, but: str) -> Iterator[str]:
         if ring.path.name.startswith(f"{but}-") or ring.is_in_use:
             continue
         if why := _why_over(ring):
+            size = mib(ring.num_bytes)
             with locked(ring.path) as is_ours:
                 if is_ours:
                     shutil.rmtree(ring.path, ignore_errors=True)
-                    yield f"removed {ring.path}, {mib(ring.num_bytes)}: {why}"
+                    yield f"removed {ring.path}, {size}: {why}"
         else:
             kept.append(ring)
     if kept:

@@ -124,3 +124,16 @@ def test_a_snapshot_does_not_take_the_place_of_a_folder(
 ) -> None:
     assert run_command(monkeypatch, "replay", "snapshot", str(run_dir), folder) == EXIT_CONFIG
     assert f"{folder} cannot be written: Is a directory" in capsys.readouterr().err
+
+
+def test_of_the_environments_settings_those_of_the_process_are_taken_alone(
+    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = str(tmp_path / "rows")
+    monkeypatch.setenv("PARL_MQ_REPLAY__BUFFER_SIZE", "1")
+    assert run_command(monkeypatch, "replay", "snapshot", str(run_dir), rows) == 0
+    assert run_command(monkeypatch, "replay", "restore", rows, str(run_dir), "--fresh") == 0
+    (tmp_path / "others").mkdir()
+    monkeypatch.setenv("PARL_MQ_NODE__RING_DIRECTORY", str(tmp_path / "others"))
+    assert run_command(monkeypatch, "replay", "inspect", str(run_dir)) == EXIT_CONFIG
+    assert f"lies in {tmp_path / 'others'}" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 import dataclasses
 import fcntl
 import os
+import re
 
 import numpy as np
 import pytest
@@ -84,7 +85,7 @@ def test_the_ring_of_a_run_that_is_over_goes(runs, end):
     elif end == "another run":
         runs.remember(directory, "two")
     [line] = sweep(runs.node, but="")
-    assert f"removed {runs.node.ring_directory / 'one-replay-0'}" in line
+    assert re.match(rf"removed {runs.node.ring_directory / 'one-replay-0'}, 0\.[1-9] MiB: ", line)
     assert runs.names() == []
 
 
@@ -270,3 +271,12 @@ def test_every_setting_of_a_table_that_rows_depend_on_has_a_name_in_the_settings
     table = table_settings(runs.config)
     others = {"row_overhead", "name", "table_index", "gamma"}  # no setting of a run changes the first three
     assert _KEYS.keys() == {field.name for field in dataclasses.fields(table)} - others
+
+
+def test_rows_are_compared_with_the_settings_in_the_runs_file_whatever_the_environment_says(runs, monkeypatch):
+    directory = runs.run()
+    runs.left(directory)
+    monkeypatch.setenv("PARL_MQ_REPLAY__TREE_ARITY", "16")
+    other = runs.config.model_copy(update={"replay": runs.config.replay.model_copy(update={"tree_arity": 16})})
+    with pytest.raises(ConfigError, match=r"replay\.tree_arity = 8; give the same"):
+        check_rings(other, directory)
