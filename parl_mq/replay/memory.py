@@ -107,14 +107,21 @@ def _groups(proc: Path, cgroups: Path) -> list[Path]:
 
 
 def _left_in(group: Path) -> int | None:
-    for limit_name, used_name in (
-        ("memory.max", "memory.current"),
-        ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+    for limit_name, used_name, files_name in (
+        ("memory.max", "memory.current", "inactive_file"),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     ):
         limit, used = group / limit_name, group / used_name
         if limit.is_file() and used.is_file() and (text := limit.read_text().strip()) != "max":
-            return max(int(text) - int(used.read_text()), 0)
+            return max(int(text) - max(int(used.read_text()) - _reclaimable(group, files_name), 0), 0)
     return None
+
+
+def _reclaimable(group: Path, name: str) -> int:
+    """Bytes of files that the kernel keeps in memory only until it is asked for."""
+    stat = group / "memory.stat"
+    lines = [line.split() for line in stat.read_text().splitlines()] if stat.is_file() else []
+    return next((int(value) for found, value in lines if found == name), 0)
 
 
 def _existing_parent(directory: Path) -> Path:

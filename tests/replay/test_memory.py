@@ -99,3 +99,18 @@ def test_the_stated_need_is_what_is_mapped(tmp_path: Path) -> None:
     mapped = sum(file.stat().st_size for file in tmp_path.iterdir())
     assert mapped <= table.num_bytes < 1.05 * mapped
     table.close()
+
+
+def test_what_the_kernel_keeps_of_files_until_it_is_asked_for_is_free(tmp_path: Path) -> None:
+    proc, cgroups = fake_machine(tmp_path, available_kib=1, group="0::/a\n5:memory:/b")
+    limit(cgroups / "a", "5000", 4000)
+    (cgroups / "a" / "memory.stat").write_text("file 3500\ninactive_file 3000\ntotal_inactive_file 1\n")
+    assert cgroup_headroom(proc, cgroups) == 4000
+    older = cgroups / "memory" / "b"
+    older.mkdir(parents=True)
+    (older / "memory.limit_in_bytes").write_text("700")
+    (older / "memory.usage_in_bytes").write_text("300")
+    (older / "memory.stat").write_text("inactive_file 1\ntotal_inactive_file 200\n")
+    assert cgroup_headroom(proc, cgroups) == 600
+    (older / "memory.stat").write_text("total_inactive_file 9000\n")  # read a moment later than the sum
+    assert cgroup_headroom(proc, cgroups) == 700
