@@ -202,6 +202,36 @@ class MissingPackageEnv(CounterEnv):
         raise gymnasium.error.DependencyNotInstalled("physics is not installed")
 
 
+class CarelessEnv(gymnasium.Env[Any, Any]):
+    """What is written in a first hour: one thing is missing.
+
+    Args:
+        fault: `action_space` or `observation_space` is missing, `close` counts on a reset before, `broken close`
+            raises always; anything else is the reward of each step.
+    """
+
+    def __init__(self, fault: Any = 1.0) -> None:
+        self._fault = fault
+        if fault != "observation_space":
+            self.observation_space = spaces.Box(-1, 1, (1,), np.float32)
+        if fault != "action_space":
+            self.action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._window = "open"
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        return np.zeros(1, np.float32), 1.0 if isinstance(self._fault, str) else self._fault, False, False, {}
+
+    def close(self) -> None:
+        if self._fault == "close":
+            del self._window
+        if self._fault == "broken close":
+            raise KeyError("window")
+
+
 def vector_of(envs: Sequence[gymnasium.Env[Any, Any]], mode: AutoresetMode, *, copy: bool = True) -> VectorEnv:
     """A synchronous vector of these environments."""
     return SyncVectorEnv([lambda env=env: env for env in envs], copy=copy, autoreset_mode=mode)  # type: ignore[misc]
@@ -209,7 +239,7 @@ def vector_of(envs: Sequence[gymnasium.Env[Any, Any]], mode: AutoresetMode, *, c
 
 def _register() -> None:
     environments = (CounterEnv, ConstEnv, RandomStartEnv, DictEnv, EchoEnv, BrokenEnv, BusyEnv, UnsupportedEnv)
-    for env in (*environments, TwoActionsEnv):
+    for env in (*environments, TwoActionsEnv, CarelessEnv):
         gymnasium.register(f"{env.__name__.removesuffix('Env')}-v0", entry_point=env)
     gymnasium.register("MissingPackage-v0", entry_point="tests.environments:MissingPackageEnv")
 

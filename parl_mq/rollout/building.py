@@ -12,7 +12,7 @@ from parl_mq.algorithms.registry import load_algorithm
 from parl_mq.config.models import RunConfig
 from parl_mq.rollout.assembler import FragmentAssembler, FragmentShape
 from parl_mq.rollout.collector import Collector, Pace
-from parl_mq.rollout.environments import AnyVectorEnv, make_single, make_vector
+from parl_mq.rollout.environments import AnyVectorEnv, close_unused, make_single, make_vector
 from parl_mq.rollout.evaluation import MAX_ENVS, Evaluator
 from parl_mq.rollout.exploration import ladder_places
 from parl_mq.rollout.frames import FrameStack
@@ -34,7 +34,7 @@ def table_spec(config: RunConfig) -> TableSpec:
     try:
         return spec_of(env).extended(config.algorithm.extra_columns())
     finally:
-        env.close()
+        close_unused(env)
 
 
 def build_collector(config: RunConfig, index: int, *, clock: Callable[[], float], attempt: int = 0) -> Collector:

@@ -87,7 +87,7 @@ def _make_sub(config: EnvironmentConfig, index: int) -> AnyEnv:
             disable_env_checker=True,
             **config.kwargs,
         )
-    return SubEnvironment(env, f"{config.id}, environment {index}")
+        return SubEnvironment(env, f"{config.id}, environment {index}")
 
 
 class SubEnvironment(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -158,14 +158,34 @@ def _found(env_id: str) -> EnvSpec:
         return environment_spec(env_id)
 
 
+def close_unused(env: AnyEnv | AnyVectorEnv) -> str | None:
+    """Closes an environment that was looked at alone; many count on a reset before, which is no reason to end.
+
+    Returns:
+        What closing it raised, in words; None where it went well.
+    """
+    try:
+        env.close()
+    except Exception as exc:  # foreign code may raise anything
+        return f"close raised {described(exc)}"
+    return None
+
+
 def _check_spaces(env_id: str, env: AnyEnv | AnyVectorEnv) -> None:
+    try:
+        with _translated(env_id):
+            _refuse_unsupported(env_id, env)
+    except EnvironmentFault:
+        close_unused(env)
+        raise
+
+
+def _refuse_unsupported(env_id: str, env: AnyEnv | AnyVectorEnv) -> None:
     try:
         actions = spec_of(env).action_names
     except ValueError as exc:
-        env.close()
         raise EnvironmentFault(f"{env_id}: {exc}") from exc
     if actions != ("action",):
-        env.close()
         raise EnvironmentFault(f"{env_id}: an action made of several parts ({', '.join(actions)}) is not supported")
 
 

@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from parl_mq.config.models import EnvironmentConfig
 from parl_mq.errors import EnvironmentFault
-from parl_mq.rollout.environments import AnyEnv, AnyVectorEnv, described, install_hint, make_single
+from parl_mq.rollout.environments import AnyEnv, AnyVectorEnv, close_unused, described, install_hint, make_single
 
 Picture = npt.NDArray[np.uint8]
 """[height, width, 3]."""
@@ -30,7 +30,7 @@ def frames_per_s(config: EnvironmentConfig, render_mode: RenderMode) -> float:
     """
     env = make_single(config)
     modes, fps = env.metadata.get("render_modes", []), env.metadata.get("render_fps")
-    env.close()
+    close_unused(env)
     if render_mode not in modes:
         has = ", ".join(map(str, modes)) or "none"
         raise EnvironmentFault(f"{config.id} cannot be rendered as {render_mode}; its render modes: {has}")

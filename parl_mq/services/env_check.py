@@ -6,6 +6,7 @@ told because they may matter elsewhere, or come as a surprise. What the rollout 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -15,7 +16,7 @@ import numpy as np
 from parl_mq.algorithms.registry import algorithm_names, load_algorithm, settings_model
 from parl_mq.config.models import EnvironmentConfig
 from parl_mq.errors import ConfigError, EnvironmentFault
-from parl_mq.rollout.environments import AnyEnv, AnyVectorEnv, make_single, make_vector
+from parl_mq.rollout.environments import AnyEnv, AnyVectorEnv, close_unused, make_single, make_vector
 from parl_mq.rollout.seeds import environment_seeds
 from parl_mq.rollout.statistics import EpisodeStatistics
 from parl_mq.rollout.stepper import Stepper
@@ -82,7 +83,9 @@ def _findings(config: EnvironmentConfig, seed: int, clock: Callable[[], float]) 
         yield _time_limit(env)
         yield _rendering(env)
     finally:
-        env.close()
+        told = close_unused(env)
+    if told is not None:
+        yield Finding("end", "note", told)
     yield from _vector(config, seed, clock)
 
 
@@ -168,7 +171,7 @@ def _run(env: AnyEnv, seed: int, clock: Callable[[], float]) -> Iterator[Finding
         obs, reward, terminated, truncated, _ = env.step(env.action_space.sample())
         seen.seconds += clock() - started
         seen.add_observation(env, obs, previous)
-        seen.add_reward(float(reward))
+        seen.add_reward(_number(reward))
         if terminated or truncated:
             obs, _ = env.reset()
     yield _observations(seen)
@@ -182,6 +185,18 @@ def _run(env: AnyEnv, seed: int, clock: Callable[[], float]) -> Iterator[Finding
     is_finite = np.isfinite([seen.lowest, seen.highest]).all()
     yield Finding("rewards", "ok" if is_finite else "fault", f"{seen.lowest:.4g} to {seen.highest:.4g} seen")
     yield Finding("speed", "ok", f"{seen.num_steps / max(seen.seconds, 1e-9):,.0f} steps/s in one environment")
+
+
+def _number(reward: Any) -> float:
+    """A reward, which must be one number.
+
+    Raises:
+        EnvironmentFault: it is something else.
+    """
+    with contextlib.suppress(TypeError, ValueError):
+        if np.ndim(reward) == 0:
+            return float(reward)
+    raise EnvironmentFault(f"step returned the reward {reward!r}, expected one number")
 
 
 def _observations(seen: _Seen) -> Finding:
@@ -219,7 +234,9 @@ def _vector(config: EnvironmentConfig, seed: int, clock: Callable[[], float]) ->
             num_truncated += int((step.truncated & ~step.terminated).sum())
         took = clock() - began
     finally:
-        stepper.close()
+        told = close_unused(envs)
+    if told is not None:
+        yield Finding("end of vector", "note", told)
     yield Finding("speed of vector", "ok", f"{num_steps / max(took, 1e-9):,.0f} steps/s in {NUM_ENVS} environments")
     yield _episodes(lengths, num_terminated, num_truncated, statistics.longest_running)
 

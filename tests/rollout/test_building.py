@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from parl_mq.algorithms.registry import load_algorithm
@@ -72,3 +73,9 @@ def test_an_evaluator_comes_with_a_policy_that_it_can_play() -> None:
     assert evaluation is not None
     assert len(evaluation.returns) == 3
     np.testing.assert_array_equal(evaluation.returns, evaluation.lengths)
+
+
+@pytest.mark.parametrize("fault", ["close", "broken close"])
+def test_a_table_needs_no_environment_that_closes_well(fault: str) -> None:
+    spec = table_spec(run_config(id="tests.environments:Careless-v0", kwargs={"fault": fault}))
+    assert spec.observation_names == ("obs",)

@@ -12,6 +12,7 @@ from parl_mq.errors import EnvironmentFault
 from parl_mq.rollout.environments import install_hint, make_single, make_vector
 from parl_mq.rollout.stepper import Stepper
 from parl_mq.spec import spec_of
+from tests.environments import TwoActionsEnv
 
 
 def config(env_id: str, **kwargs: object) -> EnvironmentConfig:
@@ -168,3 +169,25 @@ def test_what_a_drawing_environment_lacks_is_told_with_the_extra_that_brings_it(
     assert "[box2d]" in install_hint(lacks, "LunarLander-v3")
     assert install_hint(ValueError("other"), "CartPole-v1") == ""
     assert install_hint(lacks, "Own-v0") == ""
+
+
+@pytest.mark.parametrize("missing", ["action_space", "observation_space"])
+def test_a_space_that_is_missing_is_named(missing: str) -> None:
+    settings = config("Careless-v0", fault=missing)
+    with pytest.raises(EnvironmentFault, match=f"Careless-v0 cannot be made: AttributeError: .*{missing}"):
+        make_single(settings)
+    with pytest.raises(EnvironmentFault, match=f"Careless-v0 cannot be made: AttributeError: .*{missing}"):
+        make_vector(settings, 2)
+
+
+def test_what_close_raises_hides_no_fault() -> None:
+    class Refused(TwoActionsEnv):
+        def close(self) -> None:
+            raise KeyError("window")
+
+    gymnasium.register("Refused-v0", entry_point=Refused)
+    try:
+        with pytest.raises(EnvironmentFault, match="several parts"):
+            make_single(EnvironmentConfig(id="Refused-v0"))
+    finally:
+        del gymnasium.registry["Refused-v0"]

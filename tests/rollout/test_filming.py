@@ -72,3 +72,9 @@ def test_speed_is_the_environments_own() -> None:
 def test_unknown_render_mode_is_refused_with_those_that_there_are() -> None:
     with pytest.raises(EnvironmentFault, match="cannot be rendered as human; its render modes: rgb_array"):
         frames_per_s(EnvironmentConfig(id="Painted-v0"), "human")
+
+
+def test_what_close_raises_does_not_hide_which_render_modes_there_are() -> None:
+    settings = EnvironmentConfig(id="tests.environments:Careless-v0", kwargs={"fault": "close"})
+    with pytest.raises(EnvironmentFault, match="its render modes: none"):
+        frames_per_s(settings, "rgb_array")

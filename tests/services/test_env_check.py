@@ -14,7 +14,7 @@ from gymnasium import spaces
 
 from parl_mq.config.models import EnvironmentConfig
 from parl_mq.services.env_check import Finding, Report, check_environment
-from tests.environments import ConstEnv, CounterEnv
+from tests.environments import CarelessEnv, ConstEnv, CounterEnv
 
 
 class SeededEnv(CounterEnv):
@@ -175,3 +175,25 @@ def test_report_is_json() -> None:
     shown = json.loads(json.dumps(_check("CartPole-v1").to_json(), allow_nan=False))
     assert (shown["env_id"], shown["supported"], shown["why_not"]) == ("CartPole-v1", True, [])
     assert {"about", "verdict", "what"} == shown["findings"][0].keys()
+
+
+@pytest.mark.parametrize("reward", [None, [1.0], "plenty"])
+def test_reward_that_is_no_number_is_a_fault(reward: Any) -> None:
+    class Paying(CarelessEnv):
+        def step(self, action: Any) -> Any:
+            obs, _, *rest = super().step(action)
+            return obs, np.array(reward) if isinstance(reward, list) else reward, *rest
+
+    gymnasium.register("Paying-v0", entry_point=Paying)
+    try:
+        (told,) = _check("Paying-v0").to_json()["why_not"]
+    finally:
+        del gymnasium.registry["Paying-v0"]
+    assert "expected one number" in told
+
+
+def test_what_close_raises_is_a_note() -> None:
+    report = _check("tests.environments:Careless-v0", fault="broken close")
+    assert report.is_supported
+    assert _found(report, "end") == Finding("end", "note", "close raised KeyError: 'window'")
+    assert _found(report, "end of vector").verdict == "note"
