@@ -293,7 +293,8 @@ def _refuse_coerced(settings: Sequence[Setting], config: RunConfig, origin_of: _
         value: Any = config
         for part in setting.key:
             value = getattr(value, part, None) if isinstance(value, BaseModel) else None
-        if origin_of(setting.key) == setting.origin and _is_coerced(setting.value, value):
+        is_cleared = setting.value is None
+        if not is_cleared and origin_of(setting.key) == setting.origin and _is_coerced(setting.value, value):
             wanted = _WORDS.get(type(value), "a list of numbers")
             what = f"{'.'.join(setting.key)}: must be {wanted}; got {_shown(setting.value)}"
             faults.append((setting.origin, what))

@@ -32,6 +32,8 @@ from parl_mq.spec import Column, TableSpec
 DEVICE: Final = r"auto|cpu|cuda(:\d+)?"
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
+MOST: Final = 2**63 - 1
+"""Of whole numbers."""
 IMPOSSIBLE: Final = "impossible"
 """Type of a pydantic error about settings that do not fit each other; its context has their `values` by key."""
 
@@ -57,6 +59,15 @@ class Section(BaseModel):
     """Base of all sections: immutable, unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @field_validator("*")
+    @classmethod
+    def _check_bits(cls, value: Any) -> Any:
+        """No message and no counter holds a larger number."""
+        numbers = value if isinstance(value, list | tuple) else (value,)
+        if any(isinstance(number, int) and not -MOST <= number <= MOST for number in numbers):
+            raise PydanticCustomError("too_large", "a whole number must be at most {most}", {"most": MOST})
+        return value
 
 
 class EnvironmentConfig(Section):
@@ -264,7 +275,8 @@ class NodeConfig(Section):
         max_restarts: restarts of a node within a minute, or without progress in between, after which its next failure
             ends the run; 0: the first failure does.
         busy_limit_s: seconds without a sign of life after which a node counts as hung: it is killed and started again,
-            or, where nobody watches over it, another process may take over its name.
+            or, where nobody watches over it, another process may take over its name. A learner whose work thread gets
+            nothing done for so long, waiting for others left out, ends itself, to be started again.
         keys_directory: keys of the server and of those that may connect from other machines (`parl-mq keys`); None: the
             folder `keys` of the run directory.
         capture_directory: every process writes the messages that it sends and receives to a file there, for

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+import tomli_w
+
 from parl_mq.errors import ConfigError, UsageError
 
 Key = tuple[str, ...]
@@ -122,6 +124,11 @@ def key_of_variable(name: str) -> Key:
 def variable_of_key(key: Key) -> str:
     """The environment variable that sets a key."""
     return ENVIRONMENT_PREFIX + "__".join(key).upper()
+
+
+def value_in_words(value: Any) -> str:
+    """A value as it stands behind `key=` after --set, or in a variable: TOML on one line, so that text stays text."""
+    return tomli_w.dumps({"value": value}).removeprefix("value = ").removesuffix("\n")
 
 
 def merge(settings: list[Setting]) -> tuple[dict[str, Any], dict[Key, Origin]]:

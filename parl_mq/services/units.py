@@ -9,10 +9,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final, Literal
 
-import tomli_w
-
 from parl_mq.config.models import NodeConfig, RunConfig
-from parl_mq.config.settings import variable_of_key
+from parl_mq.config.settings import value_in_words, variable_of_key
 from parl_mq.services.metrics_page import is_loopback
 
 Flavour = Literal["system", "user"]
@@ -257,9 +255,8 @@ def _node_settings(node: NodeConfig) -> Iterator[str]:
     """The machine's own settings that are not the defaults, as every unit gets them and the loader reads them."""
     values: dict[str, Any] = node.model_dump(mode="json", exclude_defaults=True, exclude=set(ELSEWHERE))
     for name, value in values.items():
-        as_toml = tomli_w.dumps({"value": value}).removeprefix("value = ").removesuffix("\n")
         variable = variable_of_key(("node", name))
-        yield f"Environment={_one_word(_literal(f'{variable}={as_toml}'))}"
+        yield f"Environment={_one_word(_literal(f'{variable}={value_in_words(value)}'))}"
 
 
 def _writable(folder: Path | None) -> str:

@@ -456,3 +456,26 @@ def test_node_refuses_what_the_hub_decides() -> None:
 def test_node_tells_its_faults(overrides: list[str], environ: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load_node_config(overrides=overrides, environ=environ)
+
+
+@pytest.mark.parametrize("said", ["stop.at_target=none", "node.tensorboard=none", "replay.alpha=none"])
+def test_none_puts_back_the_default_of_every_kind_of_setting(said: str) -> None:
+    key = said.partition("=")[0]
+    loaded = _load("cartpole-dqn", f"{key}=1.0" if key == "replay.alpha" else f"{key}=false", said)
+    section, name = key.split(".")
+    model = type(getattr(loaded.config, section))
+    assert loaded.config.value_of(key) == model.model_fields[name].default
+
+
+@pytest.mark.parametrize(
+    "key", ["stop.max_steps", "stop.max_updates", "evaluation.seed", "evaluation.every_updates", "node.max_restarts"]
+)
+def test_whole_numbers_have_at_most_64_bits(key: str) -> None:
+    assert _load("cartpole-dqn", f"{key}={2**63 - 1}").config.value_of(key) == 2**63 - 1
+    assert f"{key}: a whole number must be at most {2**63 - 1}; got {2**63}" in str(
+        _fault("cartpole-dqn", f"{key}={2**63}")
+    )
+
+
+def test_whole_numbers_in_a_list_have_at_most_64_bits_too() -> None:
+    assert "algorithm.hidden_sizes" in str(_fault("cartpole-dqn", f"algorithm.hidden_sizes=[{2**63}]"))
