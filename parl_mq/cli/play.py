@@ -11,6 +11,7 @@ import typer
 
 from parl_mq.cli import options
 from parl_mq.errors import UsageError
+from parl_mq.services.early_start import ONE_THREAD
 
 if TYPE_CHECKING:
     from parl_mq.services.playing import Performance
@@ -41,6 +42,7 @@ def play(
     import sys
 
     _check_picture_options(video, render)
+    os.environ.update(ONE_THREAD)  # read when numpy is loaded
 
     from parl_mq.services import playing
 

@@ -17,9 +17,11 @@ from parl_mq.errors import EXIT_INTERNAL, EXIT_TEMPORARY, CodedError
 
 PR_SET_PDEATHSIG: Final = 1
 ZYGOTE_MODULE: Final = "parl_mq.nodes.zygote"
+PYTHONPATH: Final = "PYTHONPATH"
 Kind = Literal["torch", "light"]
 """What a zygote has imported: what learners, actors and evaluators need, or what hubs and replay nodes do."""
-_ONE_THREAD: Final = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+ONE_THREAD: Final = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+"""Variables with which the libraries below numpy and torch compute as they do in a run's nodes."""
 
 
 def _module_path() -> str:
@@ -91,15 +93,16 @@ class StartingZygote:
     def _start(self, kind: Kind, lifeline: Lifeline) -> None:
         self.control, theirs = socket.socketpair()
         self._output = os.fdopen(os.memfd_create("zygote"), "r+b")  # until it is told where its log is
+        arguments = (kind, str(theirs.fileno()), str(os.getpid()), os.environ.get(PYTHONPATH, ""))
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", ZYGOTE_MODULE, kind, str(theirs.fileno()), str(os.getpid())],
+                [sys.executable, "-P", "-m", ZYGOTE_MODULE, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=self._output,
                 stderr=self._output,
                 pass_fds=(lifeline.fd, theirs.fileno()),
                 start_new_session=True,  # Ctrl-C reaches `train` alone, which stops the nodes in order
-                env={**os.environ, **_ONE_THREAD, "PYTHONPATH": _module_path()},
+                env={**os.environ, **ONE_THREAD, PYTHONPATH: _module_path()},
             )
 
     def words(self) -> bytes:

@@ -25,7 +25,14 @@ class Nursery:
     """
 
     def __init__(
-        self, kind: Kind, early: EarlyStart, logs: Path, *, at_first_s: float, on_fork: Callable[[int], None]
+        self,
+        kind: Kind,
+        early: EarlyStart,
+        logs: Path,
+        *,
+        at_first_s: float,
+        on_fork: Callable[[int], None],
+        lock_fd: int | None = None,
     ) -> None:
         """Prepares one.
 
@@ -35,6 +42,7 @@ class Nursery:
             logs: folder of the logs.
             at_first_s: time that a fork may take, of which the first has to wait for what is imported.
             on_fork: called with the zygote's process id when it has made a child.
+            lock_fd: descriptor of a lock that lasts as long as the zygote and its children; None: there is none.
         """
         self.name = NAMES[kind]
         self._kind = kind
@@ -42,6 +50,7 @@ class Nursery:
         self._logs = logs
         self._at_first_s = at_first_s
         self._on_fork = on_fork
+        self._lock_fd = lock_fd
         self._zygote: Zygote | None = None
         self._child: Child | None = None
         self._is_there = asyncio.Event()
@@ -53,7 +62,7 @@ class Nursery:
         log = self._logs / f"{self.name}.log"
         log_start, started_at = size_of(log), asyncio.get_running_loop().time()
         await self.close()
-        self._zygote = await Zygote.take_over(self._early.take_zygote(self._kind), log)
+        self._zygote = await Zygote.take_over(self._early.take_zygote(self._kind), log, self._lock_fd)
         self._is_there.set()
         process = self._zygote.process
         self._child = Child(self.name, "supervisor", process, log, started_at=started_at, log_start=log_start)

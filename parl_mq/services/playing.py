@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from parl_mq import __version__
 from parl_mq.config.loader import load_config
 from parl_mq.config.models import RunConfig
 from parl_mq.errors import ConfigError, RecordError, SnapshotError
 from parl_mq.learn.checkpoint import BEST, Checkpoint, find_newest, load
+from parl_mq.learn.threads import prepare_training_thread
 from parl_mq.model.weights import unpack
 from parl_mq.observe.film import Film
 from parl_mq.observe.runs import read_settings
@@ -82,7 +84,7 @@ def choose(run_dir: Path, which: Which) -> Chosen:
 
     Raises:
         UsageError: there is no such directory.
-        RecordError: the directory is no run's, another version's settings are in it, or it has no such checkpoint.
+        RecordError: the directory is no run's, its settings cannot be used here, or it has no such checkpoint.
         SnapshotError: the checkpoint is damaged, or of another format.
     """
     read_settings(run_dir)
@@ -90,8 +92,9 @@ def choose(run_dir: Path, which: Which) -> Chosen:
     try:
         config = load_config(directory.config, environ={})
     except ConfigError as error:
-        version = (directory.read_summary() or {}).get("version", "another version")
-        raise RecordError(f"{run_dir} was made by parl_mq {version}, whose settings differ:\n{error}") from error
+        version = (directory.read_summary() or {}).get("version", __version__)
+        differs = f": it was made by parl_mq {version}, and this is {__version__}" if version != __version__ else ""
+        raise RecordError(f"the settings of {run_dir} cannot be used here{differs}\n{error}") from error
     root = directory.checkpoints
     if which == "best":
         if not (root / BEST).exists():
@@ -142,6 +145,7 @@ def show(chosen: Chosen, *, num_episodes: int, seed: int) -> Performance:
 
 
 def _perform(chosen: Chosen, num_episodes: int, seed: int, make_one: Callable[[], AnyVectorEnv] | None) -> Performance:
+    prepare_training_thread(chosen.config.actor.threads)  # as an evaluator does: else some sums come out otherwise
     evaluation = chosen.config.evaluation.model_copy(update={"num_episodes": num_episodes, "seed": seed})
     evaluator, policy = build_evaluator(chosen.config.model_copy(update={"evaluation": evaluation}), make_one)
     try:

@@ -34,10 +34,16 @@ RUN_DIR: Final = "run_dir"
 
 
 class RunDirectory:
-    """Paths of one run, and the writing of its files. Files are whole or not there at all."""
+    """Paths of one run, and the writing of its files. Files are whole or not there at all.
+
+    Attributes:
+        path: of the directory.
+        lock_fd: descriptor of the lock while this object holds it; it is held until every copy of it is closed.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.lock_fd: int | None = None
 
     @classmethod
     def create(cls, path: Path, config: RunConfig) -> RunDirectory:
@@ -101,7 +107,7 @@ class RunDirectory:
             SnapshotError: what the run remembers is damaged.
         """
         directory = cls.open(path)
-        earlier = load_config(directory.config)
+        earlier = load_config(directory.config, environ={})
         if differing := list(_differing(earlier, config)):
             before = ", ".join(f"{key} = {earlier.value_of(key)!r}" for key in differing)
             raise ConfigError(
@@ -115,6 +121,8 @@ class RunDirectory:
     def held(self) -> Iterator[None]:
         """Keeps other commands from running in this directory while the block is open.
 
+        Where this process is killed, the lock lasts as long as processes that were given a copy of `lock_fd`.
+
         Raises:
             CodedError: another one does.
         """
@@ -124,7 +132,12 @@ class RunDirectory:
                 fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise CodedError(f"another command is training in {self.path}", EXIT_TEMPORARY) from error
-            yield
+            self.lock_fd = number
+            try:
+                yield
+            finally:
+                self.lock_fd = None
+                fcntl.flock(number, fcntl.LOCK_UN)  # copies of the descriptor notwithstanding
         finally:
             os.close(number)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from parl_mq.config.models import NodeConfig, RunConfig
+from parl_mq.config.settings import value_in_words
 from parl_mq.errors import (
     EXIT_CONFIG,
     EXIT_DISK,
@@ -148,11 +149,19 @@ class Supervisor:
         self._watch = Watch(config.node.busy_limit_s, learner_limit_s)
         at_first_s = max(START_S, config.node.busy_limit_s)
         self._torch, self._light = (
-            Nursery(kind, early, directory.logs, at_first_s=at_first_s, on_fork=self._watch.note_fork)
+            Nursery(
+                kind,
+                early,
+                directory.logs,
+                at_first_s=at_first_s,
+                on_fork=self._watch.note_fork,
+                lock_fd=directory.lock_fd,
+            )
             for kind in ("torch", "light")
         )
         self._nurseries = {nursery.name: nursery for nursery in (self._torch, self._light)}
         self._run_id: str | None = None
+        self._before_s = directory.read_memory().wall_s
         self._failed: asyncio.Future[NodeFailed] = asyncio.get_running_loop().create_future()
         self._lost: asyncio.Queue[str] = asyncio.Queue()  # as many as there are nodes, at most
         self._end_has_begun = asyncio.Event()
@@ -352,7 +361,7 @@ class Supervisor:
         has_more_to_say = child.name in (HUB, self._light.name) or child.role == "replay"
         goes_on = not is_last and (has_more_to_say or not self._end_has_begun.is_set())
         row = {
-            "time_s": round(time.monotonic() - self._started_at, 3),
+            "time_s": round(self._before_s + time.monotonic() - self._started_at, 3),
             "node": child.name,
             "how": child.how_it_ended(),
             "restart": record.num_failures if goes_on else None,
@@ -446,10 +455,14 @@ class Supervisor:
     async def _fork_replay(self, name: str) -> Child:
         index = int(name.rpartition("-")[2])
         public = [] if self._public is None else self._public.arguments(2 + index)
-        node = self._config.node.model_dump(mode="json", exclude_defaults=True)
-        settings = [part for key, value in node.items() for part in ("--set", f"node.{key}={value}")]
         places = ["--hub", self._hub_endpoint, "--bind", _endpoint(self._runtime, name), *public]
-        arguments = [*places, "--run-dir", str(self._directory.path), *self._lifeline_option, *settings]
+        arguments = [
+            *places,
+            "--run-dir",
+            str(self._directory.path),
+            *self._lifeline_option,
+            *node_flags(self._config.node),
+        ]
         return await self._light.fork({"role": "replay", "name": name, "arguments": arguments})
 
     async def _fork(self, role: Role, name: str) -> Child:
@@ -476,6 +489,12 @@ class Supervisor:
 
 def _endpoint(folder: Path, name: str) -> str:
     return f"ipc://{folder}/{name}"
+
+
+def node_flags(node: NodeConfig) -> list[str]:
+    """The options that give a node's command these settings."""
+    said = node.model_dump(mode="json", exclude_defaults=True)
+    return [part for key, value in said.items() for part in ("--set", f"node.{key}={value_in_words(value)}")]
 
 
 def _last_failure(child: Child, record: FailureRecord, code: int | None) -> str:

@@ -89,13 +89,21 @@ class Zygote:
         self._reading: asyncio.Task[None] | None = None
 
     @classmethod
-    async def take_over(cls, starting: StartingZygote, log: Path) -> Zygote:
-        """The zygote that has been started, with a log."""
+    async def take_over(cls, starting: StartingZygote, log: Path, lock_fd: int | None = None) -> Zygote:
+        """The zygote that has been started, with a log.
+
+        Args:
+            starting: the zygote.
+            log: its own.
+            lock_fd: descriptor of a lock that it and its children hold, too.
+        """
         zygote = cls(starting, log)
         pidfd = os.pidfd_open(zygote.process.pid)
         asyncio.get_running_loop().add_reader(pidfd, zygote._note_own_end, pidfd)
+        told = json.dumps({"log": str(log)}).encode() + b"\n"
+        with contextlib.suppress(ConnectionError):  # it has ended already, which the reader sees
+            socket.send_fds(starting.control, [told], [] if lock_fd is None else [lock_fd])
         reader, zygote._writer = await asyncio.open_unix_connection(sock=starting.control)
-        zygote._writer.write(json.dumps({"log": str(log)}).encode() + b"\n")
         zygote._reading = asyncio.ensure_future(zygote._read(reader))
         return zygote
 
@@ -187,9 +195,11 @@ def serve(control_fd: int, run_node: RunNode) -> None:
                 _report_end(control, fd, children.pop(fd))
                 continue
             try:
-                received = control.recv(65536)
+                received, lock_fds, *_ = socket.recv_fds(control, 65536, 1)  # which stay open, here and in the children
             except ConnectionResetError:  # the supervisor died with news of ours unread
-                received = b""
+                received, lock_fds = b"", []
+            for lock_fd in lock_fds:
+                os.set_inheritable(lock_fd, False)  # for what environments start the run directory is free
             if not received:
                 _wait_for_all(children)
                 return

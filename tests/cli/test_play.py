@@ -1,13 +1,26 @@
 """`parl-mq play`: options, output, exit codes."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from parl_mq.errors import EXIT_CONFIG, EXIT_OK, EXIT_USAGE
+from parl_mq.services import playing
+from parl_mq.services.early_start import ONE_THREAD
 from tests.cli.command import run_command
 from tests.services.policies import run_with_policies
+
+
+@pytest.fixture(autouse=True)
+def plain_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process of the tests computes as it did before."""
+    monkeypatch.setattr(playing, "prepare_training_thread", lambda _: None)
+    for name in ONE_THREAD:
+        monkeypatch.setenv(name, "7")
 
 
 @pytest.fixture
@@ -91,3 +104,24 @@ def test_other_directories_are_told_apart(
     monkeypatch.chdir(tmp_path)
     assert run_command(monkeypatch, "play", folder) == code
     assert capsys.readouterr().err.startswith(f"parl-mq: {folder}")
+
+
+def test_libraries_compute_in_one_thread_as_an_evaluators_do(
+    run_dir: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command(monkeypatch, "play", run_dir) == EXIT_OK
+    assert {name: os.environ[name] for name in ONE_THREAD} == ONE_THREAD
+
+
+def test_numpy_is_not_loaded_before_its_threads_are_set(run_dir: str) -> None:
+    script = (
+        "import sys, os\n"
+        "class Finder:\n"
+        "    def find_spec(name, *_):\n"
+        "        if name == 'numpy': sys.exit(0 if os.environ.get('OPENBLAS_NUM_THREADS') == '1' else 9)\n"
+        "sys.meta_path.insert(0, Finder)\n"
+        f"sys.argv[1:] = ['play', {run_dir!r}]\n"
+        "from parl_mq.cli import main; main()"
+    )
+    environ = {name: value for name, value in os.environ.items() if name not in ONE_THREAD}
+    assert subprocess.run([sys.executable, "-c", script], env=environ, check=False).returncode == 0

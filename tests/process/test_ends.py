@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from parl_mq.config.loader import load_config
+from parl_mq.errors import CodedError
 from parl_mq.learn.checkpoint import find_newest
+from parl_mq.services.run_directory import RunDirectory
 from tests.marks import slow
 from tests.process.running import maps, poll_until, running
 
@@ -37,9 +39,16 @@ def test_without_restarts_a_killed_node_ends_the_run_within_ten_seconds_by_name(
 
 def test_no_node_outlives_a_killed_command_and_the_last_counters_are_kept(tmp_path: Path) -> None:
     with running(tmp_path / "run") as run:
-        run.wait_until_training()
+        learner = run.wait_until_training()["learner-0"]
+        learner.suspend()  # so that it lives on for a while
         run.process.kill()
+        run.process.wait()
+        with pytest.raises(CodedError, match="another command is training"), RunDirectory(run.directory).held():
+            pass
+        learner.resume()
         poll_until(lambda: True if not run.alive() else None, 5 * SLACK)
+        with RunDirectory(run.directory).held():
+            pass
         assert run.left_behind() == []
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["stop_reason"] == "the supervisor is gone"

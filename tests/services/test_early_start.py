@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import resource
 import subprocess
@@ -15,6 +16,7 @@ from parl_mq.services import early_start
 from parl_mq.services import zygote as zygote_module
 from parl_mq.services.early_start import EarlyStart
 from parl_mq.services.nursery import Nursery
+from parl_mq.services.run_directory import RunDirectory
 from parl_mq.services.zygote import Zygote
 
 
@@ -126,4 +128,43 @@ async def test_a_node_waits_for_the_next_zygote_where_one_has_died(tmp_path):
         await child.process.wait()
         second.send_signal(9)
         await second.process.wait()
+        await nodes.close()
+
+
+@pytest.mark.parametrize("said", [None, "/somewhere/else"])
+async def test_what_a_node_starts_finds_the_module_path_of_the_caller(monkeypatch, tmp_path, said):
+    if said is None:
+        monkeypatch.delenv("PYTHONPATH", raising=False)
+    else:
+        monkeypatch.setenv("PYTHONPATH", said)
+    monkeypatch.setattr(early_start, "_module_path", lambda: os.pathsep.join([str(tmp_path), *sys.path]))
+    (tmp_path / "showing.py").write_text(
+        "import json, os\nfrom parl_mq.config.models import AlgorithmConfig\n"
+        "print(json.dumps(os.environ.get('PYTHONPATH')), flush=True)"
+    )
+    with EarlyStart() as early:
+        nodes = nursery(early, tmp_path)
+        zygote = await nodes.start()
+        hub = ["--bind", "ipc:///tmp/nowhere", "--config", "cartpole-dqn", "--run-dir", str(tmp_path / "run")]
+        child = await nodes.fork(
+            {"role": "hub", "name": "hub", "arguments": [*hub, "--set", "algorithm.name=showing:NOTHING"]}
+        )
+        await child.process.wait()
+        assert json.loads(child.last_words().splitlines()[1]) == said
+        zygote.send_signal(9)
+        await zygote.process.wait()
+        await nodes.close()
+
+
+async def test_a_zygote_and_its_children_hold_a_lock_that_they_are_given(tmp_path):
+    directory = RunDirectory(tmp_path)
+    with EarlyStart() as early, directory.held():
+        nodes = Nursery("light", early, tmp_path, at_first_s=60.0, on_fork=lambda pid: None, lock_fd=directory.lock_fd)
+        zygote = await nodes.start()
+        await (await nodes.fork(replay_request())).process.wait()
+        folder = f"/proc/{zygote.process.pid}/fd"
+        places = [os.readlink(f"{folder}/{number}") for number in os.listdir(folder)]
+        assert places.count(str(tmp_path)) == 1
+        zygote.send_signal(9)
+        await zygote.process.wait()
         await nodes.close()

@@ -6,14 +6,22 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from parl_mq import __version__
 from parl_mq.config.loader import load_config
 from parl_mq.errors import EnvironmentFault, RecordError, SnapshotError, UsageError
 from parl_mq.learn.checkpoint import Checkpoint, save
 from parl_mq.model.weights import unpack
 from parl_mq.rollout.building import build_evaluator
+from parl_mq.services import playing
 from parl_mq.services.playing import choose, film, play, show
 from parl_mq.services.run_directory import RunDirectory
 from tests.services.policies import run_with_policies
+
+
+@pytest.fixture(autouse=True)
+def plain_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread of the tests computes as it did before."""
+    monkeypatch.setattr(playing, "prepare_training_thread", lambda _: None)
 
 
 @pytest.fixture
@@ -105,8 +113,30 @@ def test_weights_of_another_network_are_refused(run: RunDirectory) -> None:
 def test_settings_of_another_version_are_told(run: RunDirectory) -> None:
     run.config.write_text('flavour = "new"\n' + run.config.read_text())
     run.write_summary({"version": "9.9"})
-    with pytest.raises(RecordError, match=r"made by parl_mq 9\.9, whose settings differ:\n.*config\.toml:1: flavour"):
+    with pytest.raises(RecordError, match=r"made by parl_mq 9\.9, and this is .*\n.*config\.toml:1: flavour"):
         choose(run.path, "best")
+
+
+@pytest.mark.parametrize("summary", [None, {"version": __version__}])
+def test_settings_that_cannot_be_used_are_no_other_versions_for_that(
+    run: RunDirectory, summary: dict[str, str] | None
+) -> None:
+    run.config.write_text(run.config.read_text().replace('name = "dqn"', 'name = "no_such_module:MINE"'))
+    if summary is not None:
+        run.write_summary(summary)
+    with pytest.raises(RecordError, match=r"cannot be used here\n.*no_such_module") as refused:
+        choose(run.path, "best")
+    assert "was made by" not in str(refused.value)
+
+
+def test_an_evaluation_is_repeated_with_the_arithmetic_of_an_evaluator(
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(playing, "prepare_training_thread", asked.append)
+    run.config.write_text(run.config.read_text().replace("threads = 1", "threads = 3"))
+    play(choose(run.path, "best"), num_episodes=1, seed=1)
+    assert asked == [3]
 
 
 def test_foreign_directory_is_refused(tmp_path: Path) -> None:

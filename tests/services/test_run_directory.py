@@ -242,3 +242,20 @@ def test_a_missing_folder_is_no_fault_of_the_disk(tmp_path):
     with pytest.raises(RecordError, match="No such file") as caught:
         append_line(tmp_path / "no" / "x", "x")
     assert not isinstance(caught.value, DiskError)
+
+
+def test_a_run_to_go_on_with_is_compared_with_what_its_file_says_whatever_the_environment_says(directory, monkeypatch):
+    monkeypatch.setenv("PARL_MQ_SEED", "5")
+    other = small_config().model_copy(update={"seed": 5})
+    with pytest.raises(ConfigError, match=r"other settings: seed = 1 ") as refused:
+        RunDirectory.reopen(directory.path, other)
+    assert refused.value.keys == ("seed",)
+
+
+def test_the_lock_lasts_while_a_copy_of_it_is_open_and_goes_with_the_block(directory):
+    with directory.held():
+        copy = os.dup(directory.lock_fd)
+    with directory.held():  # in order, copies do not matter
+        pass
+    os.close(copy)
+    assert directory.lock_fd is None

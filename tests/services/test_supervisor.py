@@ -1,14 +1,18 @@
 """The supervisor's parts that need no run."""
 
+import time
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from parl_mq.config.loader import load_node_config
 from parl_mq.config.models import NodeConfig
 from parl_mq.errors import ConfigError
+from parl_mq.services.restarts import FailureRecord
 from parl_mq.services.run_directory import RunDirectory
-from parl_mq.services.supervisor import MAX_REASON, Supervisor, _last_failure, _shortened, runtime_folder
+from parl_mq.services.run_memory import RunMemory
+from parl_mq.services.supervisor import MAX_REASON, Supervisor, _last_failure, _shortened, node_flags, runtime_folder
 from parl_mq.wire.messages import RunProgress
 from tests.services.builders import small_config
 
@@ -72,3 +76,38 @@ def test_a_long_reason_keeps_its_beginning_and_its_cause():
     assert reason.startswith("actor-0 failed")
     assert reason.endswith("ValueError: joint 7")
     assert len(reason) < MAX_REASON + 10
+
+
+def test_a_nodes_settings_come_through_its_command_line_as_they_are(tmp_path):
+    node = NodeConfig(wandb_project="2024", metrics_host="true", ring_directory=tmp_path / 'a "b"', max_restarts=0)
+    assert load_node_config(overrides=node_flags(node)[1::2], environ={}) == node
+    assert node_flags(node)[::2] == ["--set"] * 4
+
+
+async def test_a_failure_is_recorded_with_the_seconds_of_the_whole_run(tmp_path):
+    directory = RunDirectory.create(tmp_path / "run", small_config())
+    directory.write_memory(RunMemory(wall_s=1000.0))
+    nothing: Any = None
+    supervisor = Supervisor(
+        small_config(),
+        nothing,
+        directory,
+        runtime=tmp_path,
+        started_at=time.monotonic(),
+        early=nothing,
+        on_progress=lambda _: None,
+        on_event=lambda _: None,
+    )
+    child: Any = SimpleNamespace(
+        name="actor-0",
+        role="actor",
+        is_zygote=False,
+        process=SimpleNamespace(returncode=1),
+        cause=lambda: "joint 7",
+        how_it_ended=lambda: "ended with code 1",
+        end_in_words=lambda: "actor-0 ended",
+        started_at=0.0,
+    )
+    supervisor._note_failure(child, FailureRecord(5))
+    [row] = directory.read_failures()
+    assert 1000.0 <= row["time_s"] < 1060.0
