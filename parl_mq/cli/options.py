@@ -61,6 +61,8 @@ def origin_of_run_dir(context: typer.Context) -> Origin:
 
     if _is_from_environment(context, "run_dir"):
         return Origin("environment", RUN_DIR_VARIABLE)
+    if context.params["run_dir"] is None:
+        return Origin("default", "default")
     return Origin("flag", f"--run-dir {context.params['run_dir']}")
 
 

@@ -34,7 +34,7 @@ def runs(
 
     import numpy as np
 
-    from parl_mq.errors import RecordError
+    from parl_mq.errors import CodedError, RecordError
     from parl_mq.observe.comparison import compare, group_runs
     from parl_mq.observe.plots import check_format, write_comparison
     from parl_mq.observe.run_table import print_runs, result_console
@@ -48,7 +48,7 @@ def runs(
     for path in found:
         try:
             listed.append(read_run(path, now))
-        except RecordError as error:  # one damaged run hides no other
+        except (RecordError, CodedError) as error:  # one damaged run hides no other
             print(f"parl-mq: left out: {error}", file=sys.stderr)
     groups = group_runs(listed)
     compared = [(group, compare(group, np.random.default_rng(BOOTSTRAP_SEED))) for group in groups]

@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 from typing import Final
 
-from parl_mq.errors import UsageError
+from parl_mq.errors import EXIT_NOT_ALLOWED, CodedError, UsageError
 
 CONFIG: Final = "config.toml"
 METRICS: Final = "metrics.jsonl"
@@ -24,9 +24,15 @@ def check_directory(path: Path) -> None:
 
     Raises:
         UsageError: it is not there, or no directory.
+        CodedError: this user may not look into it, or into one above it.
     """
-    if not path.is_dir():
-        raise UsageError(f"{path}: there is no such directory")
+    try:
+        os.listdir(path)
+        os.stat(os.path.join(path, os.curdir))  # what is in it can be opened, too
+    except PermissionError as error:
+        raise CodedError(f"{path}: this user may not look there: {error.strerror}", EXIT_NOT_ALLOWED) from error
+    except OSError as error:
+        raise UsageError(f"{path}: there is no such directory") from error
 
 
 def metrics_files(run_dir: Path) -> list[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import tomllib
@@ -88,10 +89,11 @@ def is_run(path: Path) -> bool:
 
 
 def find_runs(root: Path) -> list[Path]:
-    """The run directories at and below `root`, sorted.
+    """The run directories at and below `root`, sorted; folders below that this user may not look into are passed over.
 
     Raises:
         UsageError: there is no such directory.
+        CodedError: this user may not look into it.
     """
     check_directory(root)
     return sorted(_search(root, MAX_DEPTH))
@@ -148,9 +150,11 @@ def _search(path: Path, depth: int) -> Iterator[Path]:
         yield path
     elif depth > 0:
         with os.scandir(path) as entries:
-            folders = [Path(entry.path) for entry in entries if entry.is_dir() and not entry.name.startswith(".")]
-        for folder in folders:
-            yield from _search(folder, depth - 1)
+            places = [Path(entry.path) for entry in entries if not entry.name.startswith(".")]
+        for place in places:
+            with contextlib.suppress(PermissionError):
+                if place.is_dir():
+                    yield from _search(place, depth - 1)
 
 
 def _ended(path: Path, settings: Settings, summary: Mapping[str, Any]) -> Run:

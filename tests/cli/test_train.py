@@ -314,3 +314,11 @@ def test_error_ends_with_its_code(
     told = capsys.readouterr().err
     assert str(error) in told
     assert ("Traceback" in told) == has_traceback
+
+
+def test_a_default_run_directory_that_cannot_be_made_is_no_flags_fault(
+    fake_run: FakeRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake_run.error = ConfigError("run directory runs/x cannot be made").about("run_dir")
+    assert _main(monkeypatch, "train", "cartpole-dqn") == EXIT_CONFIG
+    assert "parl-mq: run directory runs/x cannot be made" in capsys.readouterr().err

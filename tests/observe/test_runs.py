@@ -1,12 +1,15 @@
 """Run directories: found, and judged."""
 
 import json
+import os
 import re
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from parl_mq.errors import RecordError, UsageError
+from parl_mq.errors import EXIT_NOT_ALLOWED, CodedError, RecordError, UsageError
 from parl_mq.observe.runs import SILENT_AFTER_S, find_runs, read_run, read_settings
 from tests.observe.recorded import RISING, figures, record, record_ended, written_at
 
@@ -115,3 +118,31 @@ def test_json_holds_what_people_compare(tmp_path: Path) -> None:
         "time_to_target_s",
         "state",
     } < (shown.keys())
+
+
+@pytest.fixture
+def closed() -> Iterator[Path]:
+    """A folder with a run in it, and a folder `closed` that this user may not look into; root becomes nobody."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        record_ended(folder / "run")
+        (folder / "closed" / "deep").mkdir(parents=True)
+        (folder / "closed").chmod(0)
+        was = os.geteuid()
+        if was == 0:
+            os.seteuid(65534)
+        yield folder
+        os.seteuid(was)
+        (folder / "closed").chmod(0o755)
+
+
+def test_folder_that_is_closed_hides_no_other(closed: Path) -> None:
+    assert find_runs(closed) == [closed / "run"]
+
+
+@pytest.mark.parametrize("place", ["closed", "closed/deep", "closed/run"])
+def test_closed_folder_that_was_named_is_told_as_such(closed: Path, place: str) -> None:
+    with pytest.raises(CodedError, match=f"{place}: this user may not look there: Permission denied") as refused:
+        find_runs(closed / place)
+    assert refused.value.code == EXIT_NOT_ALLOWED
