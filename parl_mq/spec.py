@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import prod
+from math import inf, prod
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -71,6 +71,10 @@ class Column:
     def num_bytes(self) -> int:
         """Bytes that one row of this column takes."""
         return prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+MAX_BOUNDS: Final = 4096
+"""Of one space that can be told to others, where they are not the same for all elements."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,13 +200,31 @@ def spec_of(env: gymnasium.Env[Any, Any] | gymnasium.vector.VectorEnv[Any, Any, 
     """The table spec of an environment's (single) observation and action spaces.
 
     Raises:
-        ValueError: a space is not made of Box, Discrete, MultiBinary, MultiDiscrete, Dict and Tuple.
+        ValueError: a space is not made of Box, Discrete, MultiBinary, MultiDiscrete, Dict and Tuple, or has more bounds
+            than can be told.
     """
     observation = getattr(env, "single_observation_space", env.observation_space)
     action = getattr(env, "single_action_space", env.action_space)
     leaves = {**dict(_leaves("obs", observation)), **dict(_leaves("action", action))}
     columns = TableSpec.of({name: (space.shape or (), space.dtype or "") for name, space in leaves.items()})
-    return TableSpec(columns.columns, {name: _bounds(space) for name, space in leaves.items()})
+    bounds = {name: _bounds(space) for name, space in leaves.items()}
+    return TableSpec(columns.columns, {name: _tellable(columns[name], each) for name, each in bounds.items()})
+
+
+def _tellable(column: Column, space: Space) -> Space:
+    """The same, if it fits into a message; nobody reads the bounds of observations that are floats.
+
+    Raises:
+        ValueError: it has more bounds than can be told, and they are needed.
+    """
+    if len(space.low) <= MAX_BOUNDS and len(space.high) <= MAX_BOUNDS:
+        return space
+    if np.dtype(column.dtype).kind == "f" and _is_part_of(column.name, "obs"):
+        return Space(space.kind, (-inf,), (inf,))
+    raise ValueError(
+        f"{column.name}: its bounds differ over {prod(column.shape):,} elements, and {MAX_BOUNDS:,} can be told; give "
+        "all elements the same ones"
+    )
 
 
 def _leaves(name: str, space: gymnasium.Space[Any]) -> Iterable[tuple[str, gymnasium.Space[Any]]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import shutil
 import stat
@@ -115,7 +116,7 @@ def make_ring_directory(node: NodeConfig, run_id: str, name: str) -> Path:
 
 def remove_rings(node: NodeConfig, run_id: str, name: str = "*") -> None:
     """Removes the ring of one replay node of a run, or what all of them have left, so far as it is there."""
-    for directory in ring_root(node).glob(f"{run_id}-{name}"):
+    for directory in ring_root(node).glob(f"{glob.escape(run_id)}-{name}"):
         shutil.rmtree(directory, ignore_errors=True)
     with contextlib.suppress(OSError):
         _private_root().rmdir()  # the last ring of this user takes the folder with it

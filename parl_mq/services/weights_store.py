@@ -24,6 +24,8 @@ from parl_mq.wire.messages import (
 
 MAX_PEERS: Final = 2_000
 """That are remembered as waiting or fetching: connections come and go, and nothing tells that one has gone."""
+MAX_EVALUATING: Final = 16
+"""Connections for which a version is kept until it has been judged."""
 OLDER_BYTES: Final = 2**30
 MIN_OLDER: Final = 16
 """Older versions are kept for those who fetch them up to so many bytes, but so many at least."""
@@ -173,7 +175,9 @@ class WeightsStore:
             del self._wants[peer]
             self._lease(peer, newest.version, now)
             if want.keep:
+                self._evaluating.pop(peer, None)
                 self._evaluating[peer] = newest.version
+                _bound(self._evaluating, MAX_EVALUATING)
         return [(peer, encode(announcement(newest))) for peer, _ in due]
 
     def _is_due(self, want: WeightsWanted, newest: WeightsSnapshot) -> bool:
@@ -184,7 +188,7 @@ class WeightsStore:
         return self._is_final or began_anew or newest.updates >= want.min_updates
 
 
-def _bound(of_peers: dict[PeerId, Any]) -> None:
+def _bound(of_peers: dict[PeerId, Any], limit: int = MAX_PEERS) -> None:
     """Forgets those that were heard of longest ago."""
-    while len(of_peers) > MAX_PEERS:
+    while len(of_peers) > limit:
         del of_peers[next(iter(of_peers))]

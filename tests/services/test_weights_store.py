@@ -18,7 +18,7 @@ from parl_mq.services.weights_exchange import (
     chunk_frames,
     most_bytes_of_weights,
 )
-from parl_mq.services.weights_store import FETCH_LEASE_S, WeightsStore
+from parl_mq.services.weights_store import FETCH_LEASE_S, MAX_EVALUATING, WeightsStore
 from parl_mq.spec import WeightsVersion, spec_of
 from parl_mq.wire.codec import Decoder
 from parl_mq.wire.messages import (
@@ -169,6 +169,15 @@ def test_versions_that_others_hold_on_to_are_bounded(monkeypatch):
         hub.receive(snapshot(1, counter))
         hub.handle(b"%d" % counter, WeightsWanted())
     assert [counter for counter in range(39) if hub.store.get(WeightsVersion(1, counter))] == list(range(23, 39))
+
+
+def test_versions_that_are_kept_for_evaluators_which_report_nothing_are_bounded():
+    hub = Hub()
+    for counter in range(100):
+        hub.receive(snapshot(1, counter), now=1e6 * counter)
+        hub.handle(b"%d" % counter, WeightsWanted(keep=True), now=1e6 * counter)
+    assert len(hub.store._all()) <= MAX_EVALUATING + 1
+    assert hub.store.get(WeightsVersion(1, 98)) is not None
 
 
 def test_connections_that_come_and_go_take_no_memory_and_who_waits_longest_is_answered(monkeypatch):
