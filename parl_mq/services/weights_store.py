@@ -158,12 +158,12 @@ class WeightsStore:
     def _lease(self, peer: PeerId, version: WeightsVersion, now: float) -> None:
         self._fetching.pop(peer, None)
         self._fetching[peer] = _Lease(version, now + FETCH_LEASE_S)
-        _bound(self._fetching)
+        _bound(self._fetching, MAX_PEERS)
 
     def _serve_wants(self, now: float) -> list[Reply]:
         newest = self._newest
         if newest is None:
-            _bound(self._wants)
+            _bound(self._wants, MAX_PEERS)
             return []
         too_many = len(self._wants) - MAX_PEERS  # who has waited longest is told of what there is, and asks again
         due = [
@@ -188,7 +188,7 @@ class WeightsStore:
         return self._is_final or began_anew or newest.updates >= want.min_updates
 
 
-def _bound(of_peers: dict[PeerId, Any], limit: int = MAX_PEERS) -> None:
+def _bound(of_peers: dict[PeerId, Any], limit: int) -> None:
     """Forgets those that were heard of longest ago."""
     while len(of_peers) > limit:
         del of_peers[next(iter(of_peers))]
