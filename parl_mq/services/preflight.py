@@ -14,7 +14,7 @@ from parl_mq.errors import EXIT_TEMPORARY, CodedError, ConfigError, EnvironmentF
 from parl_mq.net.endpoints import host_of, port_of
 from parl_mq.replay.memory import available_memory, cgroup_headroom, gib
 from parl_mq.rollout.building import table_spec
-from parl_mq.services.tables import check_fits
+from parl_mq.services.tables import check_fits, check_messages
 from parl_mq.spec import TableSpec
 
 LEARNER_COPIES: Final = 5
@@ -57,7 +57,8 @@ def check_run(config: RunConfig, *, reused_bytes: int = 0) -> TableSpec:
 
     Raises:
         EnvironmentFault: the environment cannot be made.
-        ConfigError: the algorithm cannot learn in it, or the device is not there, or no table can be so large.
+        ConfigError: the algorithm cannot learn in it, or the device is not there, or no table or message can be so
+            large.
         MemoryRefused: the replay or the networks would not fit.
     """
     kwargs = ("environment.kwargs",) if config.environment.kwargs else ()
@@ -73,6 +74,7 @@ def check_run(config: RunConfig, *, reused_bytes: int = 0) -> TableSpec:
         raise
     devices = Devices.here()
     devices.check(config.node.device)
+    check_messages(config, spec)
     check_fits(config, spec, reused=reused_bytes)
     learns_on_gpu = config.node.device != "cpu" and not config.deterministic and devices.has_gpu
     check_networks(config, spec, learns_on_gpu=learns_on_gpu)

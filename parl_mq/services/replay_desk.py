@@ -23,6 +23,7 @@ from parl_mq.replay.senders import SenderMark
 from parl_mq.replay.table import Table
 from parl_mq.replay.watching import TableWatch
 from parl_mq.services.lock_step import LockStep
+from parl_mq.services.tables import largest_insert_bytes
 from parl_mq.spec import TableSpec
 from parl_mq.wire.codec import SlabLayout, encode, encode_with_slab
 from parl_mq.wire.fragments import fragment_batch_of
@@ -84,10 +85,8 @@ log = logging.getLogger("parl_mq")
 
 def most_bytes_of_a_message(config: RunConfig, spec: TableSpec) -> int:
     """Bytes that no honest message to a replay node exceeds: rows of an actor, or priorities of a learner."""
-    around = config.algorithm.n_step + config.environment.frame_stack + 1  # rows before and behind those that are live
-    rows = config.largest_insert + config.actor.num_envs * around
     priorities = MAX_HELD * config.algorithm.batch_size * 2 * 8
-    return SLACK_BYTES + BEYOND_LARGEST * max(rows * spec.row_bytes, priorities)
+    return SLACK_BYTES + BEYOND_LARGEST * max(largest_insert_bytes(config, spec), priorities)
 
 
 @dataclass(slots=True)

@@ -15,8 +15,10 @@ import numpy.typing as npt
 
 from parl_mq.config.models import NodeConfig, RunConfig
 from parl_mq.errors import ConfigError, MemoryRefused
+from parl_mq.net.frames import MAX_MESSAGE_BYTES
+from parl_mq.replay.draws import draw_columns
 from parl_mq.replay.limiter import NUM_WORDS, RatioLimiter
-from parl_mq.replay.memory import MemoryNeed, check_memory
+from parl_mq.replay.memory import MemoryNeed, check_memory, gib
 from parl_mq.replay.settings import TableSettings
 from parl_mq.spec import TableSpec
 from parl_mq.wire.messages import MAIN_TABLE
@@ -81,6 +83,38 @@ def check_fits(config: RunConfig, spec: TableSpec, *, reused: int = 0) -> None:
         shape = () if is_from_rows else ("replay.fragment_length", "replay.shards", "algorithm.n_step")
         error.about("replay.buffer_size", *shape)
         raise
+
+
+def largest_insert_bytes(config: RunConfig, spec: TableSpec) -> int:
+    """Of an actor's largest message: a full fragment of each environment, with the rows before and behind it."""
+    around = config.algorithm.n_step + config.environment.frame_stack + 1
+    return (config.largest_insert + config.actor.num_envs * around) * spec.row_bytes
+
+
+def check_messages(config: RunConfig, spec: TableSpec) -> None:
+    """Refuses a run of which a message would be larger than any may be.
+
+    Raises:
+        ConfigError: an actor's largest one, or a learner's batch where that is not read from the ring's files.
+    """
+    actor, replay, limit = config.actor, config.replay, MAX_MESSAGE_BYTES
+    if (num_bytes := largest_insert_bytes(config, spec)) > limit:
+        raise ConfigError(
+            f"an actor's largest message, {actor.num_envs} fragments of {replay.fragment_length} steps, would have "
+            f"{gib(num_bytes)}, and at most {gib(limit)} are possible; lower actor.num_envs or replay.fragment_length"
+        ).about("actor.num_envs", "replay.fragment_length")
+    columns = draw_columns(
+        spec,
+        batch_size=config.learner_batch_size,
+        frame_stack=config.environment.frame_stack,
+        n_step=config.algorithm.n_step,
+    )
+    num_bytes = sum(column.num_bytes for column in columns)
+    if config.learner.mapped == "off" and num_bytes > limit:
+        raise ConfigError(
+            f"a batch of {config.learner_batch_size} rows would have {gib(num_bytes)}, and at most {gib(limit)} are "
+            "possible in a message; lower algorithm.batch_size, or let learners read the ring with learner.mapped"
+        ).about("algorithm.batch_size", "learner.mapped")
 
 
 def ring_root(node: NodeConfig) -> Path:

@@ -10,6 +10,8 @@ from parl_mq.config.models import RunConfig
 from parl_mq.errors import EXIT_TEMPORARY, CodedError, ConfigError, EnvironmentFault, MemoryRefused, exit_code_of
 from parl_mq.rollout.building import table_spec
 from parl_mq.services.preflight import check_networks, check_ports, check_run
+from parl_mq.services.tables import check_messages
+from parl_mq.spec import TableSpec
 
 GIB = 2**30
 
@@ -44,6 +46,25 @@ def test_what_cannot_work_here_is_refused_and_names_its_setting(
     with pytest.raises(error) as caught:
         check_run(_config(override))
     assert key in caught.value.keys
+
+
+IMAGE = TableSpec.of({"obs": ((3, 224, 224), "float32"), "action": ((), "int64")})
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["actor.num_envs=32", "replay.fragment_length=64"], "an actor's largest message, 32 fragments of 64 steps"),
+        (["actor.num_envs=1", "replay.fragment_length=8", "learner.mapped=off"], "a batch of 256 rows would have 0.29"),
+    ],
+)
+def test_rows_too_large_for_a_message_are_refused_with_what_to_lower(overrides: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_messages(_config(*overrides), IMAGE)
+
+
+def test_batches_that_are_read_from_the_ring_may_be_of_any_size() -> None:
+    check_messages(_config("actor.num_envs=1", "replay.fragment_length=8"), IMAGE)
 
 
 def test_a_run_that_can_work_gets_its_table() -> None:
