@@ -186,6 +186,7 @@ class HubLink:
         self._opening: asyncio.Future[OpenTable] = asyncio.get_running_loop().create_future()
         self._changed = asyncio.Condition()
         self._held = asyncio.Event()
+        self._replays: list[tuple[str, str | None]] | None = None
         self._epoch: int | None = None
         self._sequence = 0
         self._deliveries: deque[_Delivery] = deque()
@@ -243,7 +244,7 @@ class HubLink:
         """Receives and beats until cancelled.
 
         Raises:
-            Refused: the hub refused this node, or its connection.
+            Refused: the hub refused this node, or its connection; or a replay node that it uses has moved.
         """
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._watch_link())
@@ -266,10 +267,14 @@ class HubLink:
         )
 
     async def replay_endpoints(self, num_nodes: int) -> list[str]:
-        """Data endpoints of the run's replay nodes by index, once all their tables are open."""
-        return await self.until(
-            lambda state: state.replay_endpoints if len(state.replay_endpoints) >= num_nodes else None
+        """Data endpoints of the run's replay nodes by index, once all their tables are open.
+
+        Where they are at others later, with other keys, or both, `run` ends.
+        """
+        self._replays = await self.until(
+            lambda state: _replays_of(state) if len(state.replay_endpoints) >= num_nodes else None
         )
+        return [endpoint for endpoint, _ in self._replays]
 
     async def table_to_open(self) -> OpenTable:
         """The table that a replay node is to make ready, once the run has a spec."""
@@ -375,6 +380,7 @@ class HubLink:
             case RunState():
                 if self.on_servers is not None:
                     self.on_servers(known.server_keys)
+                self._check_replays(known)
                 async with self._changed:
                     self.run_state = known
                     self._changed.notify_all()
@@ -414,6 +420,15 @@ class HubLink:
         else:
             self._welcome.set_result(welcome)
 
+    def _check_replays(self, state: RunState) -> None:
+        """A node that is away is missing in the list; it comes back where it was, or another has taken its place."""
+        now = _replays_of(state)
+        if self._replays is None or len(now) < len(self._replays) or now == self._replays:
+            return
+        before, after = ({place for place, _ in replays} for replays in (self._replays, now))
+        moved = f"moved to {', '.join(sorted(after - before))}" if after - before else "started again with another key"
+        self._fail(Refused(f"a replay node has {moved}; this node ends, to be started again", EXIT_TEMPORARY))
+
     def _refuse(self, refused: HelloRefused) -> None:
         self._fail(Refused(f"the hub refused this node: {refused.reason}", refused.exit_code))
 
@@ -421,6 +436,11 @@ class HubLink:
         if self._welcome.done():
             raise error
         self._welcome.set_exception(error)
+
+
+def _replays_of(state: RunState) -> list[tuple[str, str | None]]:
+    """Endpoint and server key of each."""
+    return [(endpoint, state.server_keys.get(endpoint)) for endpoint in state.replay_endpoints]
 
 
 FromHubMessage = (

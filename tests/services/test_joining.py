@@ -21,11 +21,14 @@ from parl_mq.wire.messages import (
     HelloHeld,
     Ping,
     Pong,
+    RunState,
     SayHello,
     SpecOffer,
     ToHub,
 )
 from tests.services.builders import OTHER_SPEC, SPEC, hello, small_config, soon, until
+
+KEY, OTHER_KEY = "k" * 40, "o" * 40
 
 
 class Hub:
@@ -98,6 +101,38 @@ async def test_a_node_that_fails_says_goodbye_with_its_error():
         await until(lambda: hub.heard(Goodbye))
     assert isinstance(first_cause(raised.value), ConfigError)
     assert hub.heard(Goodbye)[0].error.startswith("the cause!")
+
+
+def places(*endpoints, **keys):
+    return RunState(columns=None, spaces={}, digest=None, replay_endpoints=list(endpoints), server_keys=keys)
+
+
+@pytest.mark.parametrize(
+    ("later", "told"),
+    [
+        (places("a", "c", a=KEY, c=KEY), "a replay node has moved to c; this node ends, to be started again"),
+        (places("a", "b", a=KEY, b=OTHER_KEY), "a replay node has started again with another key"),
+    ],
+    ids=["place", "key"],
+)
+async def test_a_node_ends_when_a_replay_node_that_it_uses_is_elsewhere(later, told):
+    network = MemoryNetwork()
+    both = places("a", "b", a=KEY, b=KEY)
+
+    async def use(hub):
+        async with joined(network, OPTIONS, "actor", StopSignal()) as (link, _):
+            hub.say(both)
+            assert await soon(link.replay_endpoints(2)) == ["a", "b"]
+            for state in (places("a", a=KEY), both, later):  # one was away, and came back
+                hub.say(state)
+            await asyncio.Event().wait()
+
+    async with hub_in(network) as hub:
+        with pytest.raises(BaseExceptionGroup) as raised:
+            await soon(use(hub))
+    cause = first_cause(raised.value)
+    assert told in str(cause)
+    assert exit_code_of(cause) == EXIT_TEMPORARY
 
 
 async def test_the_stop_ends_the_wait_for_a_hub_that_is_not_there():
