@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from contextlib import suppress
@@ -151,6 +152,19 @@ def test_another_process_may_remove_what_is_saved_and_removed_here(
     monkeypatch.setattr(checkpoints, "sync_directory", while_another_saves)
     save(tmp_path, _checkpoint(5), keep=1)
     assert _names(tmp_path) == ["updates-000000000009"]
+
+
+def test_another_process_may_remove_the_same_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(tmp_path, _checkpoint(1), keep=1)
+    rmtree = shutil.rmtree
+
+    def twice(path: Path) -> None:
+        rmtree(path)
+        rmtree(path)
+
+    monkeypatch.setattr(shutil, "rmtree", twice)
+    save(tmp_path, _checkpoint(2), keep=1)
+    assert _names(tmp_path) == ["updates-000000000002"]
 
 
 def test_full_disk_is_told_and_leaves_the_last_good_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -443,6 +443,16 @@ async def test_a_learner_whose_work_thread_hangs_ends_to_be_started_again(
     assert caplog.messages[-1] == "all stacks: True"
 
 
+async def test_work_that_may_take_long_is_none_that_hangs(tmp_path, ended):
+    work = WorkThread("training")
+    work._busy_since = time.monotonic() - 70.0
+    node = LearnerNode(SimpleNamespace(status=NodeStatus()), work, StopSignal(), Trainer(), small_config(), tmp_path)
+    with node._long_work.lasting(time.monotonic() + PATIENCE_S), pytest.raises(TimeoutError):
+        await asyncio.wait_for(node._watch_work(), 0.05)
+    assert work.busy_s < 60.0
+    work.close()
+
+
 async def test_a_process_that_was_stopped_has_not_seen_its_work_hang(tmp_path, ended, monkeypatch):
     monkeypatch.setattr(module, "OWN_ABSENCE_S", 0.0)  # each look comes late
     link, work = SimpleNamespace(status=NodeStatus()), SimpleNamespace(busy_s=70.0, gets_on=None)
@@ -495,6 +505,19 @@ def test_each_batch_and_the_time_of_compiling_count_as_work_that_gets_on(timed, 
     timed.node._learn([batch] * 7)
     in_time = int(COMPILE_S / 100.0) - 1 if compiles else 0
     assert timed.seen == [0.0] * in_time + [100.0] * (7 - in_time)
+
+
+async def test_a_group_s_programs_may_be_compiled_anew(node, monkeypatch):
+    monkeypatch.setattr(node.made, "_config", small_config("learner.compile=true"))
+    monkeypatch.setattr(module, "COMPILE_S", 0.0)
+    seen = []
+    for generation in (1, 2):
+        node.rendezvous.formed.put_nowait(_formed(generation))
+        node.samples.arrive(generation)
+        await until(lambda generation=generation: node.trainer.num_updates == generation)
+        seen.append(node.made._compiles_until)
+        node.rendezvous.is_over.put_nowait("learner-1 has left")
+    assert seen[0] < seen[1]
 
 
 @pytest.mark.parametrize("if_newest", [False, True])
