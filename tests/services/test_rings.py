@@ -276,7 +276,7 @@ def test_every_setting_of_a_table_that_rows_depend_on_has_a_name_in_the_settings
 def test_rows_are_compared_with_the_settings_in_the_runs_file_whatever_the_environment_says(runs, monkeypatch):
     directory = runs.run()
     runs.left(directory)
-    monkeypatch.setenv("PARL_MQ_REPLAY__TREE_ARITY", "16")
-    other = runs.config.model_copy(update={"replay": runs.config.replay.model_copy(update={"tree_arity": 16})})
-    with pytest.raises(ConfigError, match=r"replay\.tree_arity = 8; give the same"):
+    monkeypatch.setenv("PARL_MQ_REPLAY__BUFFER_SIZE", "90")
+    other = runs.config.model_copy(update={"replay": runs.config.replay.model_copy(update={"buffer_size": 90})})
+    with pytest.raises(ConfigError, match=r"replay\.buffer_size = 100; give the same"):
         check_rings(other, directory)
