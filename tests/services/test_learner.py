@@ -517,6 +517,7 @@ async def test_a_group_s_programs_may_be_compiled_anew(node, monkeypatch):
         await until(lambda generation=generation: node.trainer.num_updates == generation)
         seen.append(node.made._compiles_until)
         node.rendezvous.is_over.put_nowait("learner-1 has left")
+        await until(lambda generation=generation: len(node.rendezvous.asked) == generation + 1)
     assert seen[0] < seen[1]
 
 
