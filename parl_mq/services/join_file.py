@@ -34,7 +34,7 @@ class JoinFile(BaseModel):
     format: Literal[1] = FORMAT
     hub: Text
     server_key: Key
-    run_id: Text | None = None
+    run_id: Name | None = None
     name: Name
     role: RemoteRole
     public: Key

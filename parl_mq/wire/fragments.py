@@ -123,14 +123,15 @@ def _unsound(values: npt.NDArray[Any], space: Space | None) -> npt.NDArray[np.bo
         flat = values.reshape(-1)
         if isfinite(np.dot(flat, flat)):  # which takes a third of the time; the squares of large ones are infinite
             return None
-        is_bad = ~np.isfinite(values)
+        is_bad = np.logical_not(np.isfinite(values))
     elif space is not None and space.kind in ("Discrete", "MultiDiscrete"):
         shape = values.shape[1:]
         low, high = (np.resize(np.array(bound), shape) for bound in (space.low, space.high))
-        is_bad = (values < low) | (values > high)
+        is_bad = np.logical_or(values < low, values > high)
     else:
         return None
-    return is_bad.reshape(len(values), -1).any(axis=1)
+    rows: npt.NDArray[np.bool_] = is_bad.reshape(len(values), -1).any(axis=1)
+    return rows
 
 
 def _expected(space: Space | None) -> str:

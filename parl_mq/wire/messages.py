@@ -84,7 +84,7 @@ class Hello(Message):
     epoch: Annotated[int, Field(ge=0, lt=2**62)]
     pid: PositiveInt
     host: Annotated[Text, Field(max_length=255)]
-    run_id: Text | None = None
+    run_id: Name | None = None
     data_endpoint: Text | None = None
     public_endpoint: Text | None = None
     data_key: PublicKey | None = None
@@ -268,7 +268,7 @@ class Welcome(Message):
     """
 
     kind: Literal["welcome"] = "welcome"
-    run_id: Text
+    run_id: Name
     index: NonNegativeInt
     config: dict[str, Any]
     generation: NonNegativeInt
@@ -336,7 +336,7 @@ class ProbeReply(Message):
     """
 
     kind: Literal["probe_reply"] = "probe_reply"
-    run_id: Text
+    run_id: Name
     protocol: int
     version: Text
     time_s: FiniteFloat
@@ -482,7 +482,7 @@ class RunStatus(Message):
     """
 
     kind: Literal["run_status"] = "run_status"
-    run_id: Text
+    run_id: Name
     preset: Text
     env_id: Text
     algorithm: Text
@@ -563,7 +563,7 @@ class Attach(Message):
 
     kind: Literal["attach"] = "attach"
     protocol: int
-    run_id: Text
+    run_id: Name
     role: Role
     name: Name
     epoch: Epoch

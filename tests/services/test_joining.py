@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from itertools import islice
 
 import pytest
+from pydantic import ValidationError
 
 from parl_mq.errors import EXIT_CONFIG, EXIT_OK, EXIT_TEMPORARY, ConfigError, PeerTimeout, Refused, exit_code_of
 from parl_mq.net.memory_channel import MemoryNetwork
@@ -15,6 +16,8 @@ from parl_mq.services.run_memory import RunMemory
 from parl_mq.services.runtime import NodeOptions, StoppedEarly, StopSignal, first_cause
 from parl_mq.wire.codec import Decoder, encode
 from parl_mq.wire.messages import (
+    PROTOCOL_VERSION,
+    Attach,
     Goodbye,
     Heartbeat,
     Hello,
@@ -133,6 +136,12 @@ async def test_a_node_ends_when_a_replay_node_that_it_uses_is_elsewhere(later, t
     cause = first_cause(raised.value)
     assert told in str(cause)
     assert exit_code_of(cause) == EXIT_TEMPORARY
+
+
+@pytest.mark.parametrize("run_id", ["../elsewhere/x", "*", ""])
+async def test_a_name_of_a_run_that_could_be_a_path_or_a_pattern_is_no_message(run_id):
+    with pytest.raises(ValidationError, match="run_id"):
+        Attach(protocol=PROTOCOL_VERSION, run_id=run_id, role="actor", name="a", epoch=1, table="main", digest="0" * 32)
 
 
 async def test_the_stop_ends_the_wait_for_a_hub_that_is_not_there():
