@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import faulthandler
 import logging
-import os
-import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
@@ -20,10 +17,10 @@ import torch
 
 from parl_mq.algorithms.registry import load_algorithm
 from parl_mq.config.models import RunConfig
-from parl_mq.errors import EXIT_OK, EXIT_TEMPORARY, ConfigError, GroupBroken, ParlError, SnapshotError
+from parl_mq.errors import EXIT_OK, ConfigError, GroupBroken, ParlError, SnapshotError
 from parl_mq.learn import checkpoint as checkpoints
 from parl_mq.learn.devices import choose_device, memory_named
-from parl_mq.learn.group import CONNECT_S, LearnerGroup, MeetingPoint, Place
+from parl_mq.learn.group import LearnerGroup, MeetingPoint, Place
 from parl_mq.learn.learner import DrawnRows, Learner, LearnerStep, parallel
 from parl_mq.learn.threads import prepare_training_thread
 from parl_mq.model.snapshot import WeightsSnapshot
@@ -31,6 +28,7 @@ from parl_mq.net.channel import ClientChannel, Frame, LinkEvent
 from parl_mq.net.zmq_channel import Network
 from parl_mq.replay.draws import split_frames
 from parl_mq.services.hub_link import HubLink
+from parl_mq.services.hung_work import LongWork, end_if_it_hangs
 from parl_mq.services.joining import attach_message, joined, run_config
 from parl_mq.services.network import network_of
 from parl_mq.services.rendezvous import Rendezvous, own_address
@@ -50,11 +48,6 @@ FIGURES_EVERY_S: Final = 1.0
 MAX_IN_VAIN: Final = 10
 """Groups in a row that do not begin, and do not end by the hub's word. Of a learner that fails again and again more
 restarts are counted than this one's own fault would cause."""
-LOOK_AT_WORK_S: Final = 1.0
-OWN_ABSENCE_S: Final = 3.0
-"""Between two looks; a process that was stopped for longer has seen nothing hang meanwhile."""
-OUTLASTS_ABORT_S: Final = CONNECT_S + 5.0
-"""So long the work thread may stay in an operation of a group that is over: connecting is given up by itself."""
 COMPILE_S: Final = 600.0
 """So long after a group's first update torch.compile may be at work, which says nothing meanwhile: some programs are
 compiled in later updates, and for batches of another size anew."""
@@ -277,36 +270,6 @@ class IdleTime:
         return self.waited_s - waited_s, self.limited_s - limited_s
 
 
-class LongWork:
-    """Says that the work thread gets on while it does something that takes long, and says nothing itself."""
-
-    def __init__(self, gets_on: Callable[[], object], clock: Callable[[], float] = time.monotonic) -> None:
-        """Nothing takes long yet; `gets_on` is called by `tell`."""
-        self._gets_on = gets_on
-        self._clock = clock
-        self._until = -inf
-        self._lock = threading.Lock()
-
-    @contextlib.contextmanager
-    def lasting(self, until: float) -> Iterator[None]:
-        """The block may take until this time; for the work thread."""
-        self._set(until)
-        try:
-            yield
-        finally:
-            self._set(-inf)
-
-    def tell(self) -> None:
-        """To be called now and then by the loop."""
-        with self._lock:  # once the block is left nothing is said any more: the thread may be idle
-            if self._clock() < self._until:
-                self._gets_on()
-
-    def _set(self, until: float) -> None:
-        with self._lock:
-            self._until = until
-
-
 @dataclass(frozen=True, slots=True)
 class _UnderWay:
     """Batches in the work thread, and what will come of them."""
@@ -356,7 +319,10 @@ class LearnerNode:
     ) -> None:
         """Trains until the stop, in each group from version (g, 0) on; ends with a last version and a checkpoint."""
         async with asyncio.TaskGroup() as tasks:
-            background = [tasks.create_task(source.run()), tasks.create_task(self._watch_work())]
+            watching = end_if_it_hangs(
+                self._work, self._long_work, self._outlasts_abort_s, self._config.node.busy_limit_s
+            )
+            background = [tasks.create_task(source.run()), tasks.create_task(watching)]
             self._link.status.links.append(source)
             reason = ""
             while (formed := await self._next_group(rendezvous, reason)) is not None:
@@ -391,22 +357,8 @@ class LearnerNode:
                 f"{reason}; look whether this machine reaches the others, and for errors of theirs"
             )
 
-    async def _watch_work(self) -> None:
-        """Ends the process when its work thread hangs: whoever started it starts it again, and nothing else helps."""
-        limit_s = self._config.node.busy_limit_s
-        looked_at, absent_until = time.monotonic(), -inf
-        while True:
-            await asyncio.sleep(LOOK_AT_WORK_S)  # the period itself
-            self._long_work.tell()
-            now = time.monotonic()
-            if now - looked_at > OWN_ABSENCE_S:
-                absent_until = now
-            looked_at, seen_s = now, now - absent_until
-            outlasts_s = 0.0 if self._group is None else min(self._group.outlasts_abort_s, seen_s)
-            if outlasts_s > OUTLASTS_ABORT_S:
-                _end_process(f"an operation of a group that is over has not ended within {outlasts_s:.0f} s")
-            if (busy_s := min(self._work.busy_s or 0.0, seen_s)) > limit_s:
-                _end_process(f"its work hangs: for {busy_s:.0f} s nothing got done (node.busy_limit_s = {limit_s:g})")
+    def _outlasts_abort_s(self) -> float:
+        return 0.0 if self._group is None else self._group.outlasts_abort_s
 
     async def _next_group(self, rendezvous: Rendezvous, reason: str) -> GroupFormed | None:
         """The group that this learner is in next; None at the stop, unless it was formed before."""
@@ -645,13 +597,6 @@ class LearnerNode:
         if self._group is not None and self._group.size > 1:
             shares["learner_group_wait_fraction"] = self._group.take_waited_s()
         return {name: min(1.0, seconds / passed_s) for name, seconds in shares.items()}
-
-
-def _end_process(why: str) -> None:
-    """At once, with the stack of each thread: one that hangs would be waited for."""
-    log.error("this learner ends, to be started again: %s", why)
-    faulthandler.dump_traceback(all_threads=True)
-    os._exit(EXIT_TEMPORARY)
 
 
 def _place(formed: GroupFormed) -> Place:

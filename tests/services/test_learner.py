@@ -2,10 +2,7 @@
 
 import asyncio
 import contextlib
-import faulthandler
 import logging
-import os
-import re
 import threading
 import time
 from types import SimpleNamespace
@@ -14,20 +11,20 @@ import numpy as np
 import pytest
 import torch
 
-from parl_mq.errors import EXIT_TEMPORARY, ConfigError, GroupBroken, MemoryRefused, ParlError, SnapshotError
+from parl_mq.errors import ConfigError, GroupBroken, MemoryRefused, ParlError, SnapshotError
 from parl_mq.learn.checkpoint import Checkpoint, save
 from parl_mq.learn.group import CONNECT_S, MeetingPoint
 from parl_mq.learn.learner import LearnerStep
 from parl_mq.net.memory_channel import MemoryNetwork
 from parl_mq.services import learner as module
 from parl_mq.services.hub_link import NodeStatus
+from parl_mq.services.hung_work import LongWork
 from parl_mq.services.learner import (
     COMPILE_S,
     MAX_IN_VAIN,
     SAVE_S,
     IdleTime,
     LearnerNode,
-    LongWork,
     WeightsSource,
     build_learner,
     check_run_directory,
@@ -401,82 +398,6 @@ async def test_a_group_with_an_update_or_that_the_hub_ends_is_not_in_vain(node):
         node.rendezvous.is_over.put_nowait("learner-1 has left")
         await until(lambda generation=generation: len(node.rendezvous.asked) == generation + 1)
     assert not node.task.done()
-
-
-class Ended(BaseException):
-    """In the place of the process's end."""
-
-
-@pytest.fixture
-def ended(monkeypatch):
-    def end(code):
-        raise Ended(code)
-
-    monkeypatch.setattr(os, "_exit", end)
-    monkeypatch.setattr(faulthandler, "dump_traceback", lambda all_threads: log.error("all stacks: %s", all_threads))
-    monkeypatch.setattr(module, "LOOK_AT_WORK_S", 0.001)
-
-
-@pytest.mark.parametrize(
-    ("busy_s", "outlasts_s", "reason"),
-    [
-        (60.5, 0.0, r"its work hangs: for 60 s nothing got done \(node.busy_limit_s = 60\)"),
-        (0.1, 21.0, "an operation of a group that is over has not ended within 21 s"),
-        (60.0, 20.0, None),
-        (None, 0.0, None),
-    ],
-)
-async def test_a_learner_whose_work_thread_hangs_ends_to_be_started_again(
-    tmp_path, ended, caplog, busy_s, outlasts_s, reason
-):
-    link, work = SimpleNamespace(status=NodeStatus()), SimpleNamespace(busy_s=busy_s, gets_on=None)
-    node = LearnerNode(link, work, StopSignal(), Trainer(), small_config(), tmp_path)
-    node._group = SimpleNamespace(outlasts_abort_s=outlasts_s)
-    if reason is None:
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(node._watch_work(), 0.05)
-        return
-    with pytest.raises(Ended) as raised:
-        await soon(node._watch_work())
-    assert raised.value.args == (EXIT_TEMPORARY,)
-    assert re.search(reason, caplog.text)
-    assert caplog.messages[-1] == "all stacks: True"
-
-
-async def test_work_that_may_take_long_is_none_that_hangs(tmp_path, ended):
-    work = WorkThread("training")
-    work._busy_since = time.monotonic() - 70.0
-    node = LearnerNode(SimpleNamespace(status=NodeStatus()), work, StopSignal(), Trainer(), small_config(), tmp_path)
-    with node._long_work.lasting(time.monotonic() + PATIENCE_S), pytest.raises(TimeoutError):
-        await asyncio.wait_for(node._watch_work(), 0.05)
-    assert work.busy_s < 60.0
-    work.close()
-
-
-async def test_a_process_that_was_stopped_has_not_seen_its_work_hang(tmp_path, ended, monkeypatch):
-    monkeypatch.setattr(module, "OWN_ABSENCE_S", 0.0)  # each look comes late
-    link, work = SimpleNamespace(status=NodeStatus()), SimpleNamespace(busy_s=70.0, gets_on=None)
-    node = LearnerNode(link, work, StopSignal(), Trainer(), small_config(), tmp_path)
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(node._watch_work(), 0.05)
-
-
-def test_work_that_takes_long_gets_on_within_its_limit_and_until_it_is_done():
-    now, told = 0.0, []
-
-    def look(at):
-        nonlocal now
-        now = at
-        work.tell()
-
-    work = LongWork(lambda: told.append(now), lambda: now)
-    look(0.0)
-    with work.lasting(10.0):
-        look(1.0)
-        look(9.0)
-        look(10.0)
-    look(5.0)
-    assert told == [1.0, 9.0]
 
 
 @pytest.fixture
