@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import inf, prod
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -95,6 +95,23 @@ class Space:
     def num_values(self) -> int:
         """Values of a Discrete space."""
         return int(self.high[0] - self.low[0]) + 1
+
+
+Limits = tuple[npt.NDArray[Any], npt.NDArray[Any]]
+"""Smallest and largest values of a column, included."""
+
+
+@lru_cache(maxsize=256)
+def limits_of(space: Space | None, shape: tuple[int, ...]) -> Limits | None:
+    """Smallest and largest values, each of this shape, of a space that counts its values; None of any other.
+
+    Both are read-only: whoever asks for the same gets the same.
+    """
+    if space is None or space.kind not in ("Discrete", "MultiDiscrete"):
+        return None
+    low, high = (np.resize(np.array(bound, np.int64), shape) for bound in (space.low, space.high))
+    low.flags.writeable = high.flags.writeable = False
+    return low, high
 
 
 @dataclass(frozen=True)

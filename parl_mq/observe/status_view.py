@@ -46,6 +46,12 @@ def print_status(status: RunStatus, failures: Sequence[Failure], console: Consol
     _print_failures(failures, console)
 
 
+def health_of(node: NodeReport) -> Text:
+    """How a node is, and for how long it has been silent."""
+    silence = f" {seconds(node.silent_s)}" if node.health in ("silent", "away") else ""
+    return Text(node.health + silence, STYLES[node.health])
+
+
 def rows_in_words(books: Mapping[str, int]) -> str:
     """What became of the actors' rows, as the two sums that must come out even."""
     known = {name: f"{value:,}" for name, value in books.items()}
@@ -85,11 +91,8 @@ def _node_table(nodes: Sequence[NodeReport]) -> Table:
         table.add_column(name, no_wrap=True, justify="right" if name == "starts" else "left")
     table.add_column("waits for", ratio=1)
     for node in sorted(nodes, key=lambda node: (node.health in ("healthy", "left"), node.waiting_for is None)):
-        health = node.health + (f" {seconds(node.silent_s)}" if node.health in ("silent", "away") else "")
         waits = "" if node.waiting_for is None else f"{node.waiting_for} (for {node.waiting_s:,.0f} s)"
-        table.add_row(
-            Text(node.name), Text(health, STYLES[node.health]), Text(node.state), str(node.starts), Text(waits)
-        )
+        table.add_row(Text(node.name), health_of(node), Text(node.state), str(node.starts), Text(waits))
     return table
 
 

@@ -18,8 +18,8 @@ from rich.text import Text
 from parl_mq.config.models import RunConfig
 from parl_mq.observe.events import events_between, failure_in_words
 from parl_mq.observe.progress import MAX_NAME, figure_grid, headline
-from parl_mq.observe.status_view import STYLES
-from parl_mq.observe.words import compact, most_urgent, seconds
+from parl_mq.observe.status_view import health_of
+from parl_mq.observe.words import compact, most_urgent
 from parl_mq.wire.messages import NodeReport, RunStatus
 
 MAX_EVENTS: Final = 200
@@ -170,11 +170,9 @@ def _node_table(rows: Sequence[_Row], shown: int) -> Table:
 
 
 def _cells(row: _Row) -> list[Text]:
-    node = row.node
-    health = node.health + (f" {seconds(node.silent_s)}" if node.health in ("silent", "away") else "")
     return [
-        Text(node.name),
-        Text(health, STYLES[node.health]),
+        Text(row.node.name),
+        health_of(row.node),
         Text(row.rate),
         Text(row.processor),
         Text(row.memory),

@@ -16,13 +16,10 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from parl_mq.errors import EnvironmentFault
 from parl_mq.rollout.environments import AnyVectorEnv, described
-from parl_mq.spec import Column, spec_of
-from parl_mq.spec import Space as ValueSpace
+from parl_mq.spec import Limits, limits_of, spec_of
 
 Leaves = tuple[npt.NDArray[Any], ...]
 Path = tuple[str | int, ...]
-Limits = tuple[npt.NDArray[Any], npt.NDArray[Any]]
-"""Smallest and largest values of one environment's leaf, included."""
 
 REWARDS: Final[Limits] = (np.array(np.finfo(np.float32).min), np.array(np.finfo(np.float32).max))
 """The replay keeps float32."""
@@ -72,7 +69,7 @@ class Stepper:
         self._columns = tuple(self.spec[name] for name in self.spec.observation_names)
         self._shapes = tuple((self.num_envs, *column.shape) for column in self._columns)
         self._dtypes = tuple(np.dtype(column.dtype) for column in self._columns)
-        self._limits = tuple(_limits(self.spec.spaces.get(column.name), column) for column in self._columns)
+        self._limits = tuple(limits_of(self.spec.spaces.get(column.name), column.shape) for column in self._columns)
         self._resetting: Sequence[int] = ()
 
     def reset(self, seeds: Sequence[int]) -> Leaves:
@@ -223,14 +220,6 @@ def _paths(space: Space[Any], path: Path = ()) -> Iterator[Path]:
             yield from _paths(inner, (*path, index))
     else:
         yield path
-
-
-def _limits(space: ValueSpace | None, column: Column) -> Limits | None:
-    """Of spaces that count their values; a Box's bounds are the environment's own affair."""
-    if space is None or space.kind not in ("Discrete", "MultiDiscrete"):
-        return None
-    low, high = (np.resize(np.array(bound, np.int64), column.shape) for bound in (space.low, space.high))
-    return low, high
 
 
 def _at(obs: Any, path: Path) -> Any:

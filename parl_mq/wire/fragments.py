@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from parl_mq.errors import WireError
 from parl_mq.fragments import FragmentBatch
-from parl_mq.spec import Space, TableSpec
+from parl_mq.spec import Space, TableSpec, limits_of
 from parl_mq.wire.codec import Arrays, Shape, expect_arrays
 
 PREFIX: Final = "fragment."
@@ -105,16 +105,18 @@ def _check_ends(fragments: FragmentBatch) -> None:
 
 def _check_values(fragments: FragmentBatch, spec: TableSpec) -> None:
     """Of closing rows only the observations are read."""
-    for name, values in fragments.columns.items():
-        with np.errstate(over="ignore", invalid="ignore"):
-            is_bad = _unsound(values, spec.spaces.get(name))
-        if is_bad is None:
-            continue
-        if name not in spec.observation_names:
-            is_bad[_closing_rows(fragments)] = False
-        if is_bad.any():
-            row = int(is_bad.argmax())
-            raise WireError(f"field {name}: row {row} is not {_expected(spec.spaces.get(name))}")
+    with np.errstate(over="ignore", invalid="ignore"):
+        for name, values in fragments.columns.items():
+            space = spec.spaces.get(name)
+            if (is_bad := _unsound(values, space)) is None:
+                continue
+            if name not in spec.observation_names:
+                is_bad[_closing_rows(fragments)] = False
+            if is_bad.any():  # where it is read
+                expected = "finite"
+                if space is not None and values.dtype.kind != "f":
+                    expected = f"from {min(space.low):g} to {max(space.high):g}"
+                raise WireError(f"field {name}: row {int(is_bad.argmax())} is not {expected}")
 
 
 def _unsound(values: npt.NDArray[Any], space: Space | None) -> npt.NDArray[np.bool_] | None:
@@ -124,20 +126,12 @@ def _unsound(values: npt.NDArray[Any], space: Space | None) -> npt.NDArray[np.bo
         if isfinite(np.dot(flat, flat)):  # which takes a third of the time; the squares of large ones are infinite
             return None
         is_bad = np.logical_not(np.isfinite(values))
-    elif space is not None and space.kind in ("Discrete", "MultiDiscrete"):
-        shape = values.shape[1:]
-        low, high = (np.resize(np.array(bound), shape) for bound in (space.low, space.high))
-        is_bad = np.logical_or(values < low, values > high)
+    elif (limits := limits_of(space, values.shape[1:])) is not None:
+        is_bad = np.logical_or(values < limits[0], values > limits[1])
     else:
         return None
     rows: npt.NDArray[np.bool_] = is_bad.reshape(len(values), -1).any(axis=1)
-    return rows
-
-
-def _expected(space: Space | None) -> str:
-    if space is None or space.kind not in ("Discrete", "MultiDiscrete"):
-        return "finite"
-    return f"from {min(space.low):g} to {max(space.high):g}"
+    return rows if rows.any() else None
 
 
 def _rows_of(fragments: FragmentBatch) -> npt.NDArray[np.int64]:
